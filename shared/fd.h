@@ -1,0 +1,27 @@
+#pragma once
+/* File descriptors: -1 is "none"; cleanup helpers for CLEANUP(). */
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+int fd_close(int fd); /* closes when >= 0, keeps errno; returns -1 to assign back */
+void fd_closep(int *fd);
+
+/* pread/pwrite/write of exactly size bytes (retries EINTR and short results): 0, -errno, or
+ * -ENODATA at an early end of file. */
+int fd_pread_all(int fd, void *buf, size_t size, uint64_t offset);
+int fd_pwrite_all(int fd, const void *buf, size_t size, uint64_t offset);
+
+/* Whole file into a fresh, NUL-terminated heap buffer; -EFBIG above max bytes. Caller frees. */
+int fd_read_file(int dir_fd, const char *path, size_t max, char **ret, size_t *ret_size);
+int fd_slurp(int fd, size_t max, char **ret, size_t *ret_size);
+
+/* A memfd with cloexec and sealing allowed; huge asks for huge pages by MADV later, not by
+ * hugetlbfs. */
+int fd_memfd(const char *name, uint64_t size);
+/* Seal against shrink and grow, and also against writing when read_only. */
+int fd_seal(int fd, int read_only);
+/* The same memory reopened O_RDONLY: what is given to clients. Returns the new fd or -errno. */
+int fd_reopen_read_only(int fd);
+
+void freep(void *p); /* CLEANUP(freep) char *x */

@@ -1,0 +1,26 @@
+#pragma once
+/*
+ * Log lines for people and the journal. Only main programs and the modules that decide call this:
+ * shared/, proto/ and kernels never log. Lines go to standard error; under the journal
+ * (JOURNAL_STREAM set) with the <N> priority prefix, otherwise with the program's name. A line says
+ * what failed, on what, because of what, and what happens now.
+ */
+#include "shared/attr.h"
+
+enum log_level {
+	LOG_LEVEL_ERROR = 3,
+	LOG_LEVEL_WARNING = 4,
+	LOG_LEVEL_NOTICE = 5,
+	LOG_LEVEL_INFO = 6,
+	LOG_LEVEL_DEBUG = 7
+};
+
+/* Once in main(): the program's name and the highest level that is printed. */
+void log_init(const char *program, enum log_level max);
+void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+#define log_error(...)   log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
+#define log_warning(...) log_line(LOG_LEVEL_WARNING, __VA_ARGS__)
+#define log_notice(...)  log_line(LOG_LEVEL_NOTICE, __VA_ARGS__)
+#define log_info(...)    log_line(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_debug(...)   log_line(LOG_LEVEL_DEBUG, __VA_ARGS__)
