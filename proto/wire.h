@@ -68,7 +68,7 @@ struct wire_welcome {
 	char backend[32];       /* "io_uring, O_DIRECT" and the like */
 	uint64_t reserved[2];
 };
-static_assert(sizeof(struct wire_welcome) == 168, "wire layout");
+static_assert(sizeof(struct wire_welcome) == 152, "wire layout");
 
 enum wire_sweep_flag {
 	WIRE_SWEEP_HEAD = 1u << 0,  /* the step goes on through the head's tiles */

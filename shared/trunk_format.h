@@ -34,7 +34,7 @@ struct trunk_header {
 	uint32_t embed_dtype, embed_cols;
 	uint64_t header_checksum; /* XXH3-64 over the header with this field 0 */
 };
-static_assert(sizeof(struct trunk_header) == 152, "trunk header layout");
+static_assert(sizeof(struct trunk_header) == 144, "trunk header layout");
 
 struct trunk_tile {
 	struct catalog_tile tile;

@@ -1,0 +1,81 @@
+#pragma once
+/*
+ * The client's side of the protocol: one connection to a daemon, the mapped slab and catalog, and
+ * calls that wait for tiles, rows and experts. Single-threaded. Pointers into the slab are
+ * read-only and may change under the reader when a lease was lost: compute first, then *_done()
+ * tells whether the bytes were still the same, and only then use the result.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/wire.h"
+#include "shared/catalog.h"
+#include "shared/err.h"
+
+struct k3_iod;
+
+/* Connect to a daemon's socket, say HELLO, map what WELCOME brings. fd form: an already connected
+ * socket (owned from here), as made by k3_embedded_start. */
+int k3_iod_connect(struct k3_iod **ret, const char *socket_path, struct err *err);
+int k3_iod_adopt(struct k3_iod **ret, int fd, struct err *err);
+struct k3_iod *k3_iod_free(struct k3_iod *c);
+void k3_iod_freep(struct k3_iod **c);
+
+const struct catalog *k3_iod_catalog(const struct k3_iod *c);
+const struct wire_welcome *k3_iod_welcome(const struct k3_iod *c);
+/* config.json and tokenizer files as the daemon gave them: heap copies owned by c; NULL when not
+ * given. */
+const char *k3_iod_file(const struct k3_iod *c, enum wire_fd which, size_t *ret_size);
+
+enum { K3_IOD_STALE = 1, K3_IOD_NONE = 2 }; /* expected conditions below */
+
+/* Begin a sweep over the tiles of layers [0, n_layers) and, with head, of the head. again: another
+ * follows. */
+int k3_iod_sweep(struct k3_iod *c, uint32_t n_layers, bool head, bool again, struct err *err);
+
+struct k3_tile {
+	uint32_t tile;
+	uint32_t generation;
+	bool is_pinned;
+	const uint8_t *base; /* start of the tile in the slab; parts at base + part.offset */
+};
+/* Wait until the tile is there. Tiles must be asked for in ascending order within a sweep (skipping
+ * is allowed: the skipped ones are released). Expert messages that arrive meanwhile are kept for
+ * k3_iod_expert_next. */
+int k3_iod_tile(struct k3_iod *c, uint32_t tile, struct k3_tile *ret, struct err *err);
+/* Is the tile there already (no waiting)? */
+bool k3_iod_tile_is_ready(struct k3_iod *c, uint32_t tile);
+/* After computing: 0 = the bytes were valid throughout and the lease is returned; K3_IOD_STALE =
+ * throw the result away and ask again with k3_iod_tile (the sweep is resumed there). */
+int k3_iod_tile_done(struct k3_iod *c, const struct k3_tile *t, struct err *err);
+
+/* Embedding rows of n token ids as f32, out[n][hidden]. Waits. */
+int k3_iod_rows(struct k3_iod *c, const uint32_t *ids, size_t n, float *out, struct err *err);
+
+/* Ask for n experts of a layer (ascending ids = the order of urgency); any n, sent in messages of
+ * at most PROTO_EXPERTS_MAX and as the daemon's window allows. */
+int k3_iod_experts(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t n,
+		   struct err *err);
+struct k3_expert {
+	uint32_t layer, expert, slot, generation;
+	const uint8_t *part[EXPERT_PARTS];
+};
+/* The next expert that has landed: 0; K3_IOD_NONE: none there now (wait = false) or none
+ * outstanding. ERR_EXPERT when one could not be loaded. */
+int k3_iod_expert_next(struct k3_iod *c, bool wait, struct k3_expert *ret, struct err *err);
+/* As k3_iod_tile_done; K3_IOD_STALE: it has been asked for again and will come back. */
+int k3_iod_expert_done(struct k3_iod *c, const struct k3_expert *e, struct err *err);
+int k3_iod_hint(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t n, struct err *err);
+
+/* The daemon's counters by proto/stats.def order; n <= PROTO_STATS_MAX. */
+int k3_iod_stats(struct k3_iod *c, uint64_t values[PROTO_STATS_MAX], uint32_t *ret_n,
+		 struct err *err);
+
+/* What this connection has taken, for step reports. Only grows. */
+struct k3_iod_counts {
+	uint64_t trunk_bytes_read, expert_bytes_read; /* as charged by TILE_READY, EXPERT_READY */
+	uint64_t tiles, experts_resident, experts_read, stale;
+	uint64_t wait_ns; /* time spent waiting for messages */
+};
+const struct k3_iod_counts *k3_iod_counts(const struct k3_iod *c);
