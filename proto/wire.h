@@ -128,7 +128,7 @@ struct wire_experts {
 	uint32_t n;    /* 1 ... PROTO_EXPERTS_MAX */
 	uint32_t step; /* the client's count of requests, echoed in EXPERT_READY */
 	uint32_t reserved;
-	uint16_t ids[PROTO_EXPERTS_MAX];
+	uint16_t ids[PROTO_EXPERTS_MAX]; /* zero after n */
 };
 static_assert(sizeof(struct wire_experts) == 272, "wire layout");
 
@@ -158,7 +158,7 @@ struct wire_stats {
 };
 static_assert(sizeof(struct wire_stats) == 8, "wire layout");
 
-/* iod/stats.def names the counters; the reply carries them in its order. */
+/* proto/stats.def names the counters; the reply carries them in its order. */
 enum { PROTO_STATS_MAX = 64 };
 struct wire_stats_reply {
 	uint32_t n;
