@@ -4,6 +4,7 @@
  * the daemon, the configuration file (long options, one a line, "name = value"). An option that is
  * unknown, or that the chosen command does not use, is an error.
  */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,6 +66,9 @@ int option_parse_file(const struct option_program *p, const char *path, void *fi
 		      struct err *err);
 /* Was this option given (by command line or file) in the last parse into fields? */
 int option_was_given(const struct option_program *p, const void *fields, const char *name);
+
+/* Does the command take this option? command NULL: true. */
+bool option_used_by(const struct option *o, const char *command);
 
 void option_print_help(const struct option_program *p, const char *command, FILE *out);
 void option_print_man(const struct option_program *p, FILE *out); /* troff, section by program */
