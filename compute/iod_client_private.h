@@ -1,0 +1,103 @@
+#pragma once
+/*
+ * What the files of the client side share: the connection's state. Touched by iod_client.c (the
+ * connection, messages in and out, rows, counters), iod_client_tiles.c and iod_client_experts.c
+ * only.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "compute/iod_client.h"
+#include "proto/conn.h"
+#include "shared/slab_layout.h"
+
+struct tile_lease {
+	uint32_t tile;
+	uint32_t generation;
+	uint64_t offset;
+};
+
+/* The sweep under way. Leases: tiles that have arrived and are not given back. */
+struct iod_tiles {
+	uint32_t sweep; /* our count; what the daemon echoes */
+	uint32_t n_layers;
+	uint32_t flags; /* enum wire_sweep_flag */
+	uint32_t next;  /* no tile below this one is wanted any more */
+	uint32_t end;   /* first tile that is not part of the sweep */
+	struct tile_lease *leases;
+	uint32_t n_leases, max_leases;
+	struct err error; /* a tile of this sweep could not be read */
+};
+
+enum asked_state { ASKED_FREE, ASKED_WAITING, ASKED_LANDED, ASKED_TAKEN };
+struct asked_expert {
+	enum asked_state state;
+	uint32_t step;
+	uint32_t layer, expert;
+	struct wire_expert_ready ready;
+};
+struct wanted_expert {
+	uint32_t layer;
+	uint16_t expert;
+};
+
+/* Experts wanted but not yet asked for (queue), and those that count against the window (asked). */
+struct iod_experts {
+	struct wanted_expert *queue;
+	size_t head, tail, capacity;
+	struct asked_expert *asked; /* [window] */
+	uint32_t window, n_asked;
+	uint32_t step;
+	uint64_t part_size[EXPERT_PARTS];
+	struct err error;
+};
+
+struct iod_rows {
+	uint32_t serial;
+	uint32_t n, n_left;
+	uint32_t ids[PROTO_ROWS_MAX];
+	float *rows; /* [PROTO_ROWS_MAX][embed_cols]; allocated at the first use */
+	bool has[PROTO_ROWS_MAX];
+	struct err error;
+};
+
+struct k3_iod {
+	struct proto_conn *conn;
+	struct wire_welcome welcome;
+	const uint8_t *slab;       /* mapped read-only, slab_size bytes */
+	struct slab_header header; /* copied once and checked: the mapping can change */
+	const struct slab_entry *tile_entries, *slot_entries; /* in the mapping */
+	const void *catalog_bytes;                            /* mapped */
+	struct catalog catalog;
+	char *files[PROTO_FDS_MAX]; /* [enum wire_fd] */
+	size_t file_size[PROTO_FDS_MAX];
+	struct k3_iod_counts counts;
+	struct err failed; /* the connection's end: every later call returns it */
+	struct iod_tiles tiles;
+	struct iod_experts experts;
+	struct iod_rows rows;
+	bool has_stats;
+	struct wire_stats_reply stats;
+};
+
+/* Send one message; blocks while the socket is full. */
+int iod_client_send(struct k3_iod *c, enum proto_type type, const void *body, struct err *err);
+/* Take one message and file it: 0 done, PROTO_AGAIN none there (wait = false), < 0 the connection
+ * is over. for_what completes "... while waiting for". */
+int iod_client_receive(struct k3_iod *c, bool wait, const char *for_what, struct err *err);
+/* The connection cannot go on: keep the reason, hand it to err, return -errno. */
+int iod_client_fail(struct k3_iod *c, struct err *err, enum err_code code, const char *fmt, ...)
+	PRINTF_LIKE(4, 5);
+/* Hand a kept error on. */
+int iod_client_raise(const struct err *kept, struct err *err);
+
+int iod_client_tiles_init(struct k3_iod *c, struct err *err);
+void iod_client_tiles_deinit(struct k3_iod *c);
+int iod_client_tile_ready(struct k3_iod *c, const struct wire_tile_ready *m, struct err *err);
+
+int iod_client_experts_init(struct k3_iod *c, struct err *err);
+void iod_client_experts_deinit(struct k3_iod *c);
+int iod_client_expert_ready(struct k3_iod *c, const struct wire_expert_ready *m, struct err *err);
+void iod_client_expert_failed(struct k3_iod *c, uint32_t layer, uint32_t expert, enum err_code code,
+			      const char *sentence);

@@ -1,0 +1,204 @@
+/*
+ * Sweeps and tiles. A tile comes in one of two ways: leased to us (TILE_READY), or pinned and READY
+ * in the slab's directory, then without a lease. Whichever is seen first is used; a lease on a tile
+ * that is not wanted any more is given back at once, so the daemon's window never fills with tiles
+ * we passed over.
+ */
+#include "compute/iod_client_private.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "shared/must.h"
+
+int iod_client_tiles_init(struct k3_iod *c, struct err *err)
+{
+	struct iod_tiles *t = &c->tiles;
+
+	t->max_leases = c->welcome.tile_window;
+	if (t->max_leases > c->catalog.header->n_tiles)
+		t->max_leases = c->catalog.header->n_tiles;
+	t->leases = calloc((size_t)t->max_leases + 1, sizeof(*t->leases));
+	if (!t->leases)
+		return err_set(err, ERR_NO_MEMORY, "no memory for the tile window");
+	return 0;
+}
+
+void iod_client_tiles_deinit(struct k3_iod *c)
+{
+	free(c->tiles.leases);
+	c->tiles.leases = NULL;
+}
+
+static int send_done(struct k3_iod *c, uint32_t tile, struct err *err)
+{
+	struct wire_tile_done done = { .sweep = c->tiles.sweep, .tile = tile };
+
+	return iod_client_send(c, PROTO_TILE_DONE, &done, err);
+}
+
+/* Give back every lease on a tile below limit. */
+static int release_below(struct k3_iod *c, uint32_t limit, struct err *err)
+{
+	struct iod_tiles *t = &c->tiles;
+	uint32_t kept = 0;
+	int r = 0;
+
+	for (uint32_t i = 0; i < t->n_leases; i++) {
+		if (t->leases[i].tile >= limit)
+			t->leases[kept++] = t->leases[i];
+		else if (r == 0)
+			r = send_done(c, t->leases[i].tile, err);
+	}
+	t->n_leases = kept;
+	return r;
+}
+
+/* File a TILE_READY of the current sweep. One of an older sweep carries no lease any more: SWEEP
+ * dropped it. */
+int iod_client_tile_ready(struct k3_iod *c, const struct wire_tile_ready *m, struct err *err)
+{
+	struct iod_tiles *t = &c->tiles;
+
+	if (m->tile >= c->catalog.header->n_tiles)
+		return iod_client_fail(c, err, ERR_PROTOCOL,
+				       "TILE_READY names tile %" PRIu32 " of %" PRIu32, m->tile,
+				       c->catalog.header->n_tiles);
+	c->counts.trunk_bytes_read += m->bytes_read;
+	if ((m->flags & WIRE_TILE_PINNED) || m->sweep != t->sweep)
+		return 0; /* pinned: the directory says so too */
+	if (m->offset % SLAB_PAGE || m->offset > c->header.total_size ||
+	    c->catalog.tiles[m->tile].slab_size > c->header.total_size - m->offset)
+		return iod_client_fail(c, err, ERR_PROTOCOL,
+				       "TILE_READY places tile %" PRIu32 " outside the slab",
+				       m->tile);
+	if (m->tile < t->next)
+		return send_done(c, m->tile, err);
+	if (t->n_leases == t->max_leases)
+		return iod_client_fail(c, err, ERR_PROTOCOL,
+				       "the daemon leased more than its window of %" PRIu32
+				       " tiles",
+				       t->max_leases);
+	t->leases[t->n_leases++] = (struct tile_lease){ m->tile, m->generation, m->offset };
+	return 0;
+}
+
+static int send_sweep(struct k3_iod *c, uint32_t first_tile, struct err *err)
+{
+	struct iod_tiles *t = &c->tiles;
+	struct wire_sweep m;
+
+	t->sweep++;
+	t->next = first_tile;
+	t->n_leases = 0; /* the daemon drops them on seeing a newer sweep */
+	m = (struct wire_sweep){
+		.sweep = t->sweep,
+		.first_tile = first_tile,
+		.n_layers = t->n_layers,
+		.flags = t->flags,
+	};
+	return iod_client_send(c, PROTO_SWEEP, &m, err);
+}
+
+int k3_iod_sweep(struct k3_iod *c, uint32_t n_layers, bool head, bool again, struct err *err)
+{
+	const struct catalog_header *h = c->catalog.header;
+	struct iod_tiles *t = &c->tiles;
+
+	must(n_layers <= h->n_layers);
+	t->n_layers = n_layers;
+	t->flags = (head ? WIRE_SWEEP_HEAD : 0) | (again ? WIRE_SWEEP_AGAIN : 0);
+	t->end = h->n_tiles;
+	if (!head)
+		while (t->end > 0 && c->catalog.tiles[t->end - 1].layer >= n_layers)
+			t->end--;
+	err_clear(&t->error);
+	return send_sweep(c, 0, err);
+}
+
+static const struct tile_lease *find_lease(const struct iod_tiles *t, uint32_t tile)
+{
+	for (uint32_t i = 0; i < t->n_leases; i++)
+		if (t->leases[i].tile == tile)
+			return &t->leases[i];
+	return NULL;
+}
+
+/* Fill ret when the tile can be used now. */
+static bool find_tile(const struct k3_iod *c, uint32_t tile, struct k3_tile *ret)
+{
+	const struct slab_entry *e = &c->tile_entries[tile];
+	const struct tile_lease *lease = find_lease(&c->tiles, tile);
+	uint32_t generation;
+
+	if (lease) {
+		*ret = (struct k3_tile){ .tile = tile,
+					 .generation = lease->generation,
+					 .base = c->slab + lease->offset };
+		return true;
+	}
+	/* generation before state: pairs with the daemon raising it before it leaves READY */
+	generation = atomic_load_explicit(&e->generation, memory_order_acquire);
+	if (atomic_load_explicit(&e->state, memory_order_acquire) != SLAB_READY ||
+	    !(e->flags & SLAB_PINNED))
+		return false;
+	if (e->offset % SLAB_PAGE || e->offset > c->header.total_size ||
+	    c->catalog.tiles[tile].slab_size > c->header.total_size - e->offset)
+		return false;
+	*ret = (struct k3_tile){ .tile = tile,
+				 .generation = generation,
+				 .is_pinned = true,
+				 .base = c->slab + e->offset };
+	return true;
+}
+
+int k3_iod_tile(struct k3_iod *c, uint32_t tile, struct k3_tile *ret, struct err *err)
+{
+	struct iod_tiles *t = &c->tiles;
+	int r;
+
+	must(tile >= t->next && tile < c->catalog.header->n_tiles);
+	if (tile > t->next) {
+		t->next = tile;
+		r = release_below(c, tile, err);
+		if (r < 0)
+			return r;
+	}
+	while (!find_tile(c, tile, ret)) {
+		if (t->error.code != ERR_NONE)
+			return iod_client_raise(&t->error, err);
+		r = iod_client_receive(c, true, "a tile of the trunk", err);
+		if (r < 0)
+			return r;
+	}
+	c->counts.tiles++;
+	return 0;
+}
+
+bool k3_iod_tile_is_ready(struct k3_iod *c, uint32_t tile)
+{
+	struct k3_tile unused;
+
+	while (!find_tile(c, tile, &unused))
+		if (iod_client_receive(c, false, NULL, NULL) != 0)
+			return false; /* none there; a broken connection shows in the next wait */
+	return true;
+}
+
+int k3_iod_tile_done(struct k3_iod *c, const struct k3_tile *tile, struct err *err)
+{
+	const struct slab_entry *e = &c->tile_entries[tile->tile];
+	int r;
+
+	/* Pairs with the release store of generation before the entry's memory changes: every read
+	 * of the tile comes before this load. */
+	atomic_thread_fence(memory_order_acquire);
+	if (atomic_load_explicit(&e->generation, memory_order_relaxed) != tile->generation) {
+		c->counts.stale++;
+		r = send_sweep(c, tile->tile, err);
+		return r < 0 ? r : K3_IOD_STALE;
+	}
+	c->tiles.next = tile->tile + 1;
+	return release_below(c, c->tiles.next, err);
+}
