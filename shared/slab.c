@@ -1,0 +1,330 @@
+#include "shared/slab.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/attr.h"
+#include "shared/fd.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MLOCK_ONFAULT
+#define MLOCK_ONFAULT 1
+#endif
+
+struct slab *slab_free(struct slab *s)
+{
+	if (!s)
+		return NULL;
+	if (s->base)
+		(void)munmap(s->base, s->size);
+	(void)fd_close(s->fd);
+	free(s);
+	return NULL;
+}
+
+void slab_freep(struct slab **s)
+{
+	*s = slab_free(*s);
+}
+
+/* Map fd at an address that is a multiple of the huge page size, so that huge pages can be mapped
+ * as such. NULL and errno on failure. */
+static uint8_t *map_aligned(int fd, uint64_t size, int prot)
+{
+	uint64_t room = size + SLAB_HUGE_PAGE;
+	uint8_t *reserved, *at;
+	size_t before, after;
+
+	reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (reserved == MAP_FAILED)
+		return NULL;
+	before = (SLAB_HUGE_PAGE - (uintptr_t)reserved % SLAB_HUGE_PAGE) % SLAB_HUGE_PAGE;
+	at = reserved + before;
+	if (mmap(at, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		int saved = errno;
+
+		(void)munmap(reserved, room);
+		errno = saved;
+		return NULL;
+	}
+	after = (size_t)(room - size - before);
+	if (before > 0)
+		(void)munmap(reserved, before);
+	if (after > 0)
+		(void)munmap(at + size, after);
+	return at;
+}
+
+/* First line of a small system file; empty when it cannot be read. */
+static void read_word(const char *path, char *buf, size_t size)
+{
+	CLEANUP(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
+
+	buf[n > 0 ? n : 0] = '\0';
+	buf[strcspn(buf, "\n")] = '\0';
+}
+
+/* Bytes of shmem in huge pages on this machine. */
+static uint64_t huge_shmem_bytes(void)
+{
+	char buf[8192];
+	CLEANUP(fd_closep) int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
+	const char *at;
+
+	buf[n > 0 ? n : 0] = '\0';
+	at = strstr(buf, "ShmemHugePages:");
+	return at ? strtoull(at + strlen("ShmemHugePages:"), NULL, 10) * 1024 : 0;
+}
+
+static void ask_huge_pages(struct slab *s)
+{
+	s->huge_before = huge_shmem_bytes();
+	if (s->size < (64ull << 20))
+		(void)snprintf(s->huge_note, sizeof(s->huge_note), "no huge pages (slab is small)");
+	else if (madvise(s->base, s->size, MADV_HUGEPAGE) < 0)
+		(void)snprintf(s->huge_note, sizeof(s->huge_note), "no huge pages (madvise: %s)",
+			       strerror(errno));
+}
+
+/* Which of the choices is in [brackets]. */
+static const char *chosen(char *words)
+{
+	char *open = strchr(words, '[');
+	char *close = open ? strchr(open, ']') : NULL;
+
+	if (!close)
+		return "unknown";
+	*close = '\0';
+	return open + 1;
+}
+
+static void note_huge_pages(struct slab *s)
+{
+	char words[128];
+	uint64_t now = huge_shmem_bytes();
+	uint64_t got = now > s->huge_before ? now - s->huge_before : 0;
+
+	if (s->huge_note[0] != '\0')
+		return;
+	if (got >= s->size / 100 * 95) {
+		(void)snprintf(s->huge_note, sizeof(s->huge_note), "huge pages");
+		return;
+	}
+	if (got > 0) {
+		(void)snprintf(s->huge_note, sizeof(s->huge_note),
+			       "huge pages for %" PRIu64 " %% (memory is fragmented)",
+			       got * 100 / s->size);
+		return;
+	}
+	read_word("/sys/kernel/mm/transparent_hugepage/shmem_enabled", words, sizeof(words));
+	(void)snprintf(s->huge_note, sizeof(s->huge_note),
+		       "no huge pages (transparent_hugepage/shmem_enabled is %s)", chosen(words));
+}
+
+/* Pages become locked as they are made resident, so this call is short. */
+static void lock_pages(struct slab *s)
+{
+	if (mlock2(s->base, s->size, MLOCK_ONFAULT) < 0)
+		(void)snprintf(s->mlock_note, sizeof(s->mlock_note),
+			       "not locked (%s: raise LimitMEMLOCK)", strerror(errno));
+	else
+		(void)snprintf(s->mlock_note, sizeof(s->mlock_note), "locked");
+}
+
+static void write_frame(struct slab *s, const struct slab_plan *plan, const uint8_t digest[16])
+{
+	struct slab_header h = {
+		.magic = SLAB_MAGIC,
+		.version = SLAB_VERSION,
+		.header_size = sizeof(h),
+		.total_size = plan->total_size,
+		.n_tiles = plan->n_tiles,
+		.n_slots = plan->n_slots,
+		.tile_entries_off = SLAB_PAGE,
+		.slot_entries_off = SLAB_PAGE + plan->n_tiles * sizeof(struct slab_entry),
+		.pinned_off = plan->pinned_off,
+		.pinned_size = plan->pinned_size,
+		.ring_off = plan->ring_off,
+		.ring_size = plan->ring_size,
+		.slots_off = plan->slots_off,
+		.slot_size = plan->slot_size,
+	};
+
+	memcpy(h.model_digest, digest, sizeof(h.model_digest));
+	memcpy(s->base, &h, sizeof(h));
+	s->header = h;
+	s->tiles = (struct slab_entry *)(void *)(s->base + h.tile_entries_off);
+	s->slots = (struct slab_entry *)(void *)(s->base + h.slot_entries_off);
+	for (uint32_t i = 0; i < h.n_tiles; i++)
+		s->tiles[i].id = i;
+	for (uint32_t i = 0; i < h.n_slots; i++) {
+		s->slots[i].id = UINT32_MAX;
+		s->slots[i].offset = h.slots_off + i * h.slot_size;
+	}
+}
+
+int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t model_digest[16],
+	     struct err *err)
+{
+	CLEANUP(slab_freep) struct slab *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
+	s->is_writable = true;
+	s->size = plan->total_size;
+	s->fd = fd_memfd("k3-slab", plan->total_size);
+	if (s->fd < 0)
+		return err_set(err, ERR_NO_MEMORY, "creating a slab of %" PRIu64 " bytes: %s",
+			       plan->total_size, strerror(-s->fd));
+	r = fd_seal(s->fd, 0);
+	if (r < 0)
+		return err_set(err, ERR_NO_MEMORY, "sealing the slab: %s", strerror(-r));
+	s->base = map_aligned(s->fd, s->size, PROT_READ | PROT_WRITE);
+	if (!s->base)
+		return err_set(err, ERR_NO_MEMORY, "mapping a slab of %" PRIu64 " bytes: %s",
+			       plan->total_size, strerror(errno));
+	(void)madvise(s->base, s->size, MADV_DONTDUMP);
+	ask_huge_pages(s);
+	lock_pages(s);
+	write_frame(s, plan, model_digest);
+	*ret = TAKE(s);
+	return 0;
+}
+
+/* For kernels before 5.14: the touch may end in SIGBUS where populating would report. */
+static void touch_pages(uint8_t *at, uint64_t size)
+{
+	for (uint64_t i = 0; i < size; i += SLAB_PAGE) {
+		volatile uint8_t *p = at + i;
+
+		*p = *p;
+	}
+}
+
+int slab_fault_some(struct slab *s, struct err *err)
+{
+	uint64_t n = s->size - s->faulted;
+
+	if (n > SLAB_FAULT_PIECE)
+		n = SLAB_FAULT_PIECE;
+	if (n > 0 && madvise(s->base + s->faulted, n, MADV_POPULATE_WRITE) < 0) {
+		if (errno != EINVAL && errno != EAGAIN && errno != EINTR)
+			return err_set(err, ERR_NO_MEMORY,
+				       "the machine has no memory for the slab: %" PRIu64
+				       " of %" PRIu64 " bytes could be had (%s)",
+				       s->faulted, s->size, strerror(errno));
+		if (errno == EINVAL)
+			touch_pages(s->base + s->faulted, n);
+		else
+			n = 0;
+	}
+	s->faulted += n;
+	if (s->faulted < s->size)
+		return 1;
+	note_huge_pages(s);
+	return 0;
+}
+
+/* Every number of a header that came from a peer. Returns what is wrong, or NULL. */
+static const char *check_header(const struct slab_header *h, uint64_t size)
+{
+	uint64_t tiles_end, slots_end;
+
+	if (h->magic != SLAB_MAGIC)
+		return "magic";
+	if (h->version != SLAB_VERSION)
+		return "version";
+	if (h->header_size != sizeof(*h))
+		return "header_size";
+	if (h->incompat != 0)
+		return "incompat (features that are not known here)";
+	if (h->total_size != size)
+		return "total_size";
+	if (h->tile_entries_off < sizeof(*h) || h->tile_entries_off > size ||
+	    h->tile_entries_off % sizeof(struct slab_entry) != 0)
+		return "tile_entries_off";
+	tiles_end = h->tile_entries_off + (uint64_t)h->n_tiles * sizeof(struct slab_entry);
+	if (tiles_end > size)
+		return "n_tiles";
+	if (h->slot_entries_off < tiles_end || h->slot_entries_off > size ||
+	    h->slot_entries_off % sizeof(struct slab_entry) != 0)
+		return "slot_entries_off";
+	slots_end = h->slot_entries_off + (uint64_t)h->n_slots * sizeof(struct slab_entry);
+	if (slots_end > size)
+		return "n_slots";
+	if (h->pinned_off < slots_end || h->pinned_off > size || h->pinned_off % SLAB_PAGE != 0)
+		return "pinned_off";
+	if (h->pinned_size > size - h->pinned_off)
+		return "pinned_size";
+	if (h->ring_off < h->pinned_off + h->pinned_size || h->ring_off > size ||
+	    h->ring_off % SLAB_PAGE != 0)
+		return "ring_off";
+	if (h->ring_size > size - h->ring_off)
+		return "ring_size";
+	if (h->slots_off < h->ring_off + h->ring_size || h->slots_off > size ||
+	    h->slots_off % SLAB_PAGE != 0)
+		return "slots_off";
+	if (h->slot_size % SLAB_PAGE != 0 ||
+	    (h->n_slots > 0 && h->slot_size > (size - h->slots_off) / h->n_slots))
+		return "slot_size";
+	for (size_t i = 0; i < N_ELEMENTS(h->reserved); i++)
+		if (h->reserved[i] != 0)
+			return "reserved";
+	return NULL;
+}
+
+int slab_open(struct slab **ret, int fd, struct err *err)
+{
+	CLEANUP(slab_freep) struct slab *s = calloc(1, sizeof(*s));
+	const char *bad;
+	struct stat st;
+	int seals;
+
+	if (!s)
+		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
+	s->fd = -1;
+	if (fstat(fd, &st) < 0)
+		return err_set(err, ERR_PROTOCOL, "slab: fstat: %s", strerror(errno));
+	/* a slab that can shrink could end us with SIGBUS at any moment */
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0)
+		return err_set(err, ERR_PROTOCOL, "slab: it is not sealed against shrinking");
+	if (st.st_size < SLAB_PAGE || st.st_size % SLAB_PAGE != 0)
+		return err_set(err, ERR_PROTOCOL, "slab: a size of %lld bytes",
+			       (long long)st.st_size);
+	s->size = (uint64_t)st.st_size;
+	s->base = map_aligned(fd, s->size, PROT_READ);
+	if (!s->base)
+		return err_set(err, ERR_NO_MEMORY, "mapping a slab of %" PRIu64 " bytes: %s",
+			       s->size, strerror(errno));
+	(void)madvise(s->base, s->size, MADV_DONTDUMP);
+	(void)madvise(s->base, s->size, MADV_HUGEPAGE);
+	memcpy(&s->header, s->base, sizeof(s->header));
+	bad = check_header(&s->header, s->size);
+	if (bad)
+		return err_set(err, ERR_PROTOCOL, "slab: the header's %s is wrong", bad);
+	s->tiles = (struct slab_entry *)(void *)(s->base + s->header.tile_entries_off);
+	s->slots = (struct slab_entry *)(void *)(s->base + s->header.slot_entries_off);
+	s->faulted = s->size;
+	*ret = TAKE(s);
+	return 0;
+}
+
+const uint8_t *slab_range(const struct slab *s, uint64_t offset, uint64_t size)
+{
+	if (offset < s->header.pinned_off || offset > s->size || size > s->size - offset)
+		return NULL;
+	return s->base + offset;
+}

@@ -1,0 +1,109 @@
+#pragma once
+/*
+ * The slab as a whole: how large its parts become for given budgets, creating and filling in its
+ * frame (the daemon), and mapping it read-only with every number checked (clients). The layout is
+ * in slab_layout.h; which tile or expert is where is the daemon's affair.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/err.h"
+#include "shared/slab_layout.h"
+
+enum {
+	SLAB_LEAST_TILES = 4,       /* largest tiles that the ring holds at the floor */
+	SLAB_LEAST_SLOTS = 4,       /* slots taken when the least that works is asked for */
+	SLAB_FLOOR_SLOTS = 2,       /* fewer are refused */
+	SLAB_FAULT_PIECE = 64 << 20 /* bytes made resident in one turn of the daemon's loop */
+};
+
+/* Budget that means "everything". */
+#define SLAB_BUDGET_ALL UINT64_MAX
+
+/* What the plan depends on: plain numbers, so that a client can plan from config.json alone. */
+struct slab_want {
+	uint64_t trunk_size;     /* slab bytes of all tiles together */
+	uint64_t max_tile_size;  /* slab bytes of the largest */
+	uint32_t n_tiles;        /* 0 allowed only with trunk_size 0 */
+	uint64_t expert_size;    /* bytes of a slot; 0 when the model binds no experts */
+	uint64_t n_experts;      /* in all layers together: more slots are never made */
+	uint64_t trunk_budget;   /* bytes for pinned tiles and ring; 0 = the least that works */
+	uint64_t cache_budget;   /* bytes for slots; 0 = the least that works */
+	uint64_t in_flight_size; /* bytes that the reader keeps in flight; 0 = the usual 32 MiB */
+};
+
+struct slab_plan {
+	uint64_t pinned_size; /* most that the pinned tiles may take; then what they do take */
+	uint64_t ring_size;   /* 0 when every tile is pinned */
+	uint64_t slots_size;
+	uint64_t total_size; /* of the slab, header and directory included */
+	uint64_t area_align; /* SLAB_HUGE_PAGE or SLAB_PAGE */
+	uint64_t pinned_off, ring_off, slots_off;
+	uint64_t slot_size;
+	uint32_t n_tiles, n_slots;
+	uint64_t trunk_floor, cache_floor; /* the smallest budgets that are accepted */
+	uint64_t daemon_private_size;      /* the daemon's memory beside the slab, about */
+};
+
+/*
+ * Split the budgets. A budget that covers all tiles pins all and makes no ring; else the ring gets
+ * 64 MiB + the bytes in flight + 128 MiB of read-ahead (a quarter of a gigabyte; never more than an
+ * eighth of the trunk or less than four largest tiles), and the rest pins. ERR_BUDGET with the
+ * floor when a budget other than 0 is below it.
+ */
+int slab_plan(const struct slab_want *want, struct slab_plan *ret, struct err *err);
+/* The pinned tiles turned out to take pinned_size (at most what was planned): set it and lay the
+ * areas out again. */
+void slab_plan_set_pinned(struct slab_plan *plan, uint64_t pinned_size);
+
+struct slab {
+	int fd;        /* owned; the daemon's writable one, -1 in a client */
+	uint8_t *base; /* the mapping; read-only in a client */
+	uint64_t size;
+	struct slab_header header; /* private copy: what was validated stays so */
+	struct slab_entry *tiles;  /* [header.n_tiles], in the mapping */
+	struct slab_entry *slots;  /* [header.n_slots], in the mapping */
+	uint64_t faulted;          /* bytes made resident so far */
+	uint64_t huge_before;      /* huge shmem bytes of the machine before the first fault */
+	bool is_writable;
+	char huge_note[96];  /* "huge pages", or why there are none */
+	char mlock_note[96]; /* "locked", or why not */
+};
+
+/*
+ * The daemon's side: create the memfd, map it, write header and an empty directory, seal it against
+ * growing and shrinking. Nothing but the directory is resident yet. ERR_NO_MEMORY.
+ */
+int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t model_digest[16],
+	     struct err *err);
+/* Make the next SLAB_FAULT_PIECE bytes resident; > 0 more to do, 0 done, ERR_NO_MEMORY. The notes
+ * are final when it is done. */
+int slab_fault_some(struct slab *s, struct err *err);
+
+/*
+ * The client's side: map fd (stays the caller's, may be closed at once) read-only and check every
+ * number of the header. ERR_PROTOCOL naming the field.
+ */
+int slab_open(struct slab **ret, int fd, struct err *err);
+/* Pointer to size bytes at offset when they lie within the data areas, else NULL. */
+const uint8_t *slab_range(const struct slab *s, uint64_t offset, uint64_t size);
+
+struct slab *slab_free(struct slab *s);
+void slab_freep(struct slab **s);
+
+/* The client's check after computing: have the bytes stayed those of this generation? Reads that
+ * came before are ordered before the look; pairs with the release in slab_entry_invalidate. */
+static inline bool slab_entry_is_same(const struct slab_entry *e, uint32_t generation)
+{
+	atomic_thread_fence(memory_order_acquire);
+	return atomic_load_explicit(&e->generation, memory_order_relaxed) == generation;
+}
+
+/* The daemon, before a byte of the entry's memory may change: pairs with slab_entry_is_same. */
+static inline void slab_entry_invalidate(struct slab_entry *e)
+{
+	atomic_fetch_add_explicit(&e->generation, 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	atomic_store_explicit(&e->state, SLAB_EMPTY, memory_order_relaxed);
+}
