@@ -1,0 +1,20 @@
+#pragma once
+/*
+ * How many threads are worth starting: physical cores this process may use (one per set of SMT
+ * siblings in its affinity mask), no more than the CPU time its cgroups grant.
+ */
+
+/* At least 1. */
+unsigned k3_cpus_usable(void);
+
+/* CPUs of the affinity mask, siblings included. At least 1. */
+unsigned k3_cpus_allowed(void);
+
+/* The parts, with the roots given so that tests can build their own. */
+/* Physical cores of the affinity mask by DIR/cpuN/topology/thread_siblings_list; a CPU without such
+ * a file counts as a core. */
+unsigned k3_cpus_physical(const char *cpu_dir);
+/* Whole CPUs of the tightest quota of the cgroups in the file (the format of /proc/self/cgroup) and
+ * their ancestors under root, v1 or v2; 0: no quota. A part of a CPU does not count, but the result
+ * of a quota is at least 1. */
+unsigned k3_cpus_quota(const char *cgroup_file, const char *root);

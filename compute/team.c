@@ -1,0 +1,315 @@
+/*
+ * A team is one parallel region that lives as long as the team. libgomp's own waiting spins for
+ * long and cannot be told otherwise from inside, which costs a factor when a neighbour takes a
+ * core; so the region is entered once, by a host thread, and inside it the members wait for runs
+ * with a bounded spin, then asleep on a futex. The caller of k3_team_run is worker 0.
+ *
+ *	caller:  job written -> n_left = members -> generation + 1 (release)
+ *	member:  sees generation (acquire) -> its part -> n_left - 1 (release)
+ *	caller:  its own part -> sees n_left = 0 (acquire)
+ *
+ * A sleeper announces itself (n_sleeping, caller_sleeps) before the kernel compares the word, and
+ * the waker changes the word before it looks for sleepers; all four are sequentially consistent, so
+ * one of the two sees the other.
+ */
+#include "compute/team.h"
+
+#include <errno.h>
+#include <float.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <omp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "compute/cpus.h"
+#include "shared/attr.h"
+#include "shared/must.h"
+
+enum {
+	/* Longer than the serial parts between two runs of a step, shorter than a read from disk.
+	 */
+	SPIN_NS = 50 * 1000,
+	SPIN_ROUND = 32, /* pauses between two looks at the clock */
+	N_THREADS_MAX = 1024,
+	CACHE_LINE = 64,
+};
+
+struct job {
+	k3_team_fn *fn; /* NULL: leave the region */
+	void *data;
+	size_t n;
+	size_t grain;
+	unsigned n_parts; /* workers from this one on have nothing to do */
+};
+
+struct k3_team {
+	pthread_t host;
+	bool has_host;
+	unsigned n_threads; /* the caller and the members */
+	int64_t spin_ns; /* 0 when threads share CPUs: whoever spins keeps another from working */
+	struct job job;  /* written by the caller while no member looks */
+
+	/* Written by the caller, watched by all members. */
+	_Alignas(CACHE_LINE) _Atomic uint32_t generation;
+	_Atomic uint32_t n_sleeping;
+	/* Written by the members, watched by the caller. */
+	_Alignas(CACHE_LINE) _Atomic uint32_t n_left;
+	_Atomic uint32_t caller_sleeps;
+	_Atomic uint32_t n_flushing; /* members whose CPU state fails the check */
+};
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
+{
+	(void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int n)
+{
+	(void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Spin until *word is not (equal: is) value; false when the time is over. */
+static bool spin(const struct k3_team *t, _Atomic uint32_t *word, uint32_t value, bool until_equal)
+{
+	int64_t end = now_ns() + t->spin_ns;
+
+	do {
+		for (int i = 0; i < SPIN_ROUND; i++) {
+			if ((atomic_load(word) == value) == until_equal)
+				return true;
+			cpu_relax();
+		}
+	} while (now_ns() < end);
+	return false;
+}
+
+/* Rule 1 of the order: subnormals kept, rounding to nearest. */
+static bool keeps_subnormals(void)
+{
+#if defined(__x86_64__)
+	const unsigned ftz = 1u << 15, rounding = 3u << 13, daz = 1u << 6;
+
+	return (__builtin_ia32_stmxcsr() & (ftz | rounding | daz)) == 0;
+#elif defined(__aarch64__)
+	uint64_t fpcr;
+
+	__asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+	return (fpcr & (1u << 24 | 3u << 22)) == 0;
+#else
+	volatile float least = FLT_MIN;
+
+	return least / 2 != 0;
+#endif
+}
+
+/* Worker w's part: contiguous, borders at multiples of the grain. */
+static void run_part(const struct job *job, unsigned w)
+{
+	size_t n_blocks = (job->n + job->grain - 1) / job->grain;
+	size_t begin = n_blocks * w / job->n_parts * job->grain;
+	size_t end = n_blocks * (w + 1) / job->n_parts * job->grain;
+
+	if (end > job->n)
+		end = job->n;
+	if (begin < end)
+		job->fn(job->data, begin, end, w);
+}
+
+static void wait_for_generation(struct k3_team *t, uint32_t seen)
+{
+	if (spin(t, &t->generation, seen, false))
+		return;
+	(void)atomic_fetch_add(&t->n_sleeping, 1);
+	while (atomic_load(&t->generation) == seen)
+		futex_wait(&t->generation, seen); /* pairs with publish() */
+	(void)atomic_fetch_sub(&t->n_sleeping, 1);
+}
+
+static void finish_part(struct k3_team *t)
+{
+	if (atomic_fetch_sub(&t->n_left, 1) == 1 && atomic_load(&t->caller_sleeps))
+		futex_wake(&t->n_left, 1); /* pairs with wait_for_members() */
+}
+
+static void wait_for_members(struct k3_team *t)
+{
+	uint32_t left;
+
+	if (spin(t, &t->n_left, 0, true))
+		return;
+	atomic_store(&t->caller_sleeps, 1);
+	while ((left = atomic_load(&t->n_left)) != 0)
+		futex_wait(&t->n_left, left);
+	atomic_store(&t->caller_sleeps, 0);
+}
+
+static void publish(struct k3_team *t)
+{
+	atomic_store(&t->n_left, t->n_threads - 1);
+	(void)atomic_fetch_add(&t->generation, 1);
+	if (atomic_load(&t->n_sleeping))
+		futex_wake(&t->generation, INT_MAX);
+}
+
+/* A member of the region, worker w. */
+static void member(struct k3_team *t, unsigned w)
+{
+	uint32_t generation = 0;
+
+	if (!keeps_subnormals())
+		(void)atomic_fetch_add(&t->n_flushing, 1);
+	finish_part(t);
+	for (;;) {
+		wait_for_generation(t, generation);
+		generation++; /* the next one is published only after this one is done */
+		if (!t->job.fn)
+			break;
+		if (w < t->job.n_parts)
+			run_part(&t->job, w);
+		finish_part(t);
+	}
+	finish_part(t); /* the last look at t */
+}
+
+/*
+ * The host enters the region and is its member 0, the team's worker 1. libgomp is not instrumented,
+ * so the sanitizer cannot see that it hands t over in order.
+ */
+__attribute__((no_sanitize("thread"))) static void *host(void *arg)
+{
+	struct k3_team *t = arg;
+
+#pragma omp parallel num_threads((int)t->n_threads - 1) shared(t) default(none)
+	{
+		/* The runtime may grant fewer (OMP_THREAD_LIMIT). */
+		if (omp_get_thread_num() == 0) {
+			uint32_t missing = t->n_threads - 1 - (uint32_t)omp_get_num_threads();
+
+			t->n_threads -= missing;
+			(void)atomic_fetch_sub(&t->n_left, missing);
+		}
+		member(t, (unsigned)omp_get_thread_num() + 1);
+	}
+	return NULL;
+}
+
+static int start_host(struct k3_team *t)
+{
+	sigset_t all, before;
+	int r;
+
+	/* Signals are for the caller's threads. */
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(&t->host, NULL, host, t);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	t->has_host = r == 0;
+	return -r;
+}
+
+static void freep(struct k3_team **t)
+{
+	(void)k3_team_free(*t);
+}
+
+int k3_team_new(struct k3_team **ret, unsigned n_threads, struct err *err)
+{
+	CLEANUP(freep) struct k3_team *t = NULL;
+	int r;
+
+	if (n_threads == 0)
+		n_threads = k3_cpus_usable();
+	if (n_threads > N_THREADS_MAX)
+		return err_set(err, ERR_USAGE, "%u threads are too many; the most is %d", n_threads,
+			       N_THREADS_MAX);
+	t = aligned_alloc(CACHE_LINE, (sizeof(*t) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+	if (!t)
+		return err_set(err, ERR_NO_MEMORY, "no memory for a team of threads");
+	memset(t, 0, sizeof(*t));
+	t->n_threads = n_threads;
+	t->spin_ns = n_threads <= k3_cpus_allowed() ? SPIN_NS : 0;
+	atomic_store(&t->n_left, n_threads - 1);
+	if (n_threads > 1) {
+		r = start_host(t);
+		if (r < 0)
+			return err_set(err, ERR_NO_MEMORY, "cannot start %u threads: %s", n_threads,
+				       strerror(-r));
+		wait_for_members(t);
+	}
+	if (!keeps_subnormals() || atomic_load(&t->n_flushing))
+		return err_set(err, ERR_UNSUPPORTED,
+			       "a thread flushes subnormal numbers to zero or does not round to "
+			       "nearest, so results would differ; a library in this process was "
+			       "built with -ffast-math");
+	*ret = TAKE(t);
+	return 0;
+}
+
+struct k3_team *k3_team_free(struct k3_team *t)
+{
+	if (!t)
+		return NULL;
+	if (t->has_host) {
+		t->job.fn = NULL;
+		publish(t);
+		wait_for_members(t);
+		(void)pthread_join(t->host, NULL);
+	}
+	free(t);
+	return NULL;
+}
+
+unsigned k3_team_n_threads(const struct k3_team *t)
+{
+	return t->n_threads;
+}
+
+void k3_team_run(struct k3_team *t, size_t n, size_t grain, k3_team_fn *fn, void *data)
+{
+	size_t n_blocks;
+
+	must(grain > 0 && fn);
+	if (n == 0)
+		return;
+	n_blocks = (n + grain - 1) / grain;
+	if (n_blocks == 1 || t->n_threads == 1) {
+		fn(data, 0, n, 0);
+		return;
+	}
+	t->job = (struct job){
+		.fn = fn,
+		.data = data,
+		.n = n,
+		.grain = grain,
+		.n_parts = n_blocks < t->n_threads ? (unsigned)n_blocks : t->n_threads,
+	};
+	publish(t);
+	run_part(&t->job, 0);
+	wait_for_members(t);
+}
