@@ -227,37 +227,19 @@ static int map_fd(int fd, uint64_t size, const char *what, const void **ret, str
 	return 0;
 }
 
-static bool slab_header_is_sound(const struct k3_iod *c)
-{
-	const struct slab_header *h = &c->header;
-	uint64_t total = c->welcome.slab_size;
-
-	return h->magic == SLAB_MAGIC && h->version == SLAB_VERSION && h->incompat == 0 &&
-	       h->total_size == total && h->n_tiles == c->catalog.header->n_tiles &&
-	       h->n_slots == c->welcome.n_slots && h->tile_entries_off % 64 == 0 &&
-	       h->slot_entries_off % 32 == 0 && h->tile_entries_off < total &&
-	       h->slot_entries_off < total &&
-	       h->n_tiles <= (total - h->tile_entries_off) / sizeof(struct slab_entry) &&
-	       h->n_slots <= (total - h->slot_entries_off) / sizeof(struct slab_entry) &&
-	       memcmp(h->model_digest, c->welcome.model_digest, sizeof(h->model_digest)) == 0;
-}
-
 static int open_slab(struct k3_iod *c, int fd, struct err *err)
 {
-	const void *p;
-	int r = map_fd(fd, c->welcome.slab_size, "slab", &p, err);
+	const struct slab_header *h;
+	int r = slab_open(&c->slab, fd, err);
 
 	if (r < 0)
 		return r;
-	c->slab = p;
-	if (c->welcome.slab_size >= SLAB_PAGE)
-		memcpy(&c->header, p, sizeof(c->header));
-	if (!slab_header_is_sound(c))
+	h = &c->slab->header;
+	if (h->total_size != c->welcome.slab_size || h->n_slots != c->welcome.n_slots ||
+	    h->n_tiles != c->catalog.header->n_tiles ||
+	    memcmp(h->model_digest, c->welcome.model_digest, sizeof(h->model_digest)) != 0)
 		return err_set(err, ERR_PROTOCOL,
-			       "the slab's header (version %" PRIu32 ") is not one this k3 knows",
-			       c->header.version);
-	c->tile_entries = (const struct slab_entry *)(c->slab + c->header.tile_entries_off);
-	c->slot_entries = (const struct slab_entry *)(c->slab + c->header.slot_entries_off);
+			       "the slab is not the one that WELCOME and the catalog describe");
 	return 0;
 }
 
@@ -391,8 +373,7 @@ struct k3_iod *k3_iod_free(struct k3_iod *c)
 	iod_client_tiles_deinit(c);
 	iod_client_experts_deinit(c);
 	free(c->rows.rows);
-	if (c->slab)
-		(void)munmap((void *)(uintptr_t)c->slab, c->welcome.slab_size);
+	(void)slab_free(c->slab);
 	if (c->catalog_bytes)
 		(void)munmap((void *)(uintptr_t)c->catalog_bytes, c->welcome.catalog_size);
 	for (size_t i = 0; i < N_ELEMENTS(c->files); i++)

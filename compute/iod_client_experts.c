@@ -67,13 +67,12 @@ static void forget(struct iod_experts *x, struct asked_expert *a)
 /* The numbers of an EXPERT_READY that the decoder cannot know. */
 static int check_ready(struct k3_iod *c, const struct wire_expert_ready *m, struct err *err)
 {
-	uint64_t size = c->header.slot_size;
+	uint64_t size = c->slab->header.slot_size;
 	const char *wrong = NULL;
 
-	if (m->slot >= c->header.n_slots)
+	if (m->slot >= c->slab->header.n_slots)
 		wrong = "slot";
-	else if (m->offset % SLAB_PAGE || m->offset > c->header.total_size ||
-		 size > c->header.total_size - m->offset)
+	else if (m->offset % SLAB_PAGE || !slab_range(c->slab, m->offset, size))
 		wrong = "offset";
 	for (int i = 0; i < EXPERT_PARTS && !wrong; i++)
 		if (m->part_off[i] > size || c->experts.part_size[i] > size - m->part_off[i])
@@ -220,7 +219,7 @@ int k3_iod_expert_next(struct k3_iod *c, bool wait, struct k3_expert *ret, struc
 				   .slot = a->ready.slot,
 				   .generation = a->ready.generation };
 	for (int i = 0; i < EXPERT_PARTS; i++)
-		ret->part[i] = c->slab + a->ready.offset + a->ready.part_off[i];
+		ret->part[i] = c->slab->base + a->ready.offset + a->ready.part_off[i];
 	return 0;
 }
 
@@ -235,10 +234,7 @@ int k3_iod_expert_done(struct k3_iod *c, const struct k3_expert *e, struct err *
 	int r;
 
 	must(a && a->state == ASKED_TAKEN);
-	/* Pairs with the release store of generation before the slot's memory changes. */
-	atomic_thread_fence(memory_order_acquire);
-	is_stale = atomic_load_explicit(&c->slot_entries[e->slot].generation,
-					memory_order_relaxed) != e->generation;
+	is_stale = !slab_entry_is_same(&c->slab->slots[e->slot], e->generation);
 	forget(&c->experts, a);
 	r = iod_client_send(c, PROTO_EXPERT_DONE, &done, err);
 	if (r < 0)

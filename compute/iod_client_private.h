@@ -10,7 +10,7 @@
 
 #include "compute/iod_client.h"
 #include "proto/conn.h"
-#include "shared/slab_layout.h"
+#include "shared/slab.h"
 
 struct tile_lease {
 	uint32_t tile;
@@ -65,10 +65,8 @@ struct iod_rows {
 struct k3_iod {
 	struct proto_conn *conn;
 	struct wire_welcome welcome;
-	const uint8_t *slab;       /* mapped read-only, slab_size bytes */
-	struct slab_header header; /* copied once and checked: the mapping can change */
-	const struct slab_entry *tile_entries, *slot_entries; /* in the mapping */
-	const void *catalog_bytes;                            /* mapped */
+	struct slab *slab;         /* mapped read-only */
+	const void *catalog_bytes; /* mapped */
 	struct catalog catalog;
 	char *files[PROTO_FDS_MAX]; /* [enum wire_fd] */
 	size_t file_size[PROTO_FDS_MAX];

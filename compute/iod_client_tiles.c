@@ -68,8 +68,8 @@ int iod_client_tile_ready(struct k3_iod *c, const struct wire_tile_ready *m, str
 	c->counts.trunk_bytes_read += m->bytes_read;
 	if ((m->flags & WIRE_TILE_PINNED) || m->sweep != t->sweep)
 		return 0; /* pinned: the directory says so too */
-	if (m->offset % SLAB_PAGE || m->offset > c->header.total_size ||
-	    c->catalog.tiles[m->tile].slab_size > c->header.total_size - m->offset)
+	if (m->offset % SLAB_PAGE ||
+	    !slab_range(c->slab, m->offset, c->catalog.tiles[m->tile].slab_size))
 		return iod_client_fail(c, err, ERR_PROTOCOL,
 				       "TILE_READY places tile %" PRIu32 " outside the slab",
 				       m->tile);
@@ -128,14 +128,15 @@ static const struct tile_lease *find_lease(const struct iod_tiles *t, uint32_t t
 /* Fill ret when the tile can be used now. */
 static bool find_tile(const struct k3_iod *c, uint32_t tile, struct k3_tile *ret)
 {
-	const struct slab_entry *e = &c->tile_entries[tile];
+	const struct slab_entry *e = &c->slab->tiles[tile];
 	const struct tile_lease *lease = find_lease(&c->tiles, tile);
 	uint32_t generation;
+	const uint8_t *base;
 
 	if (lease) {
 		*ret = (struct k3_tile){ .tile = tile,
 					 .generation = lease->generation,
-					 .base = c->slab + lease->offset };
+					 .base = c->slab->base + lease->offset };
 		return true;
 	}
 	/* generation before state: pairs with the daemon raising it before it leaves READY */
@@ -143,13 +144,14 @@ static bool find_tile(const struct k3_iod *c, uint32_t tile, struct k3_tile *ret
 	if (atomic_load_explicit(&e->state, memory_order_acquire) != SLAB_READY ||
 	    !(e->flags & SLAB_PINNED))
 		return false;
-	if (e->offset % SLAB_PAGE || e->offset > c->header.total_size ||
-	    c->catalog.tiles[tile].slab_size > c->header.total_size - e->offset)
+	base = e->offset % SLAB_PAGE == 0
+		       ? slab_range(c->slab, e->offset, c->catalog.tiles[tile].slab_size)
+		       : NULL;
+	if (!base)
 		return false;
-	*ret = (struct k3_tile){ .tile = tile,
-				 .generation = generation,
-				 .is_pinned = true,
-				 .base = c->slab + e->offset };
+	*ret = (struct k3_tile){
+		.tile = tile, .generation = generation, .is_pinned = true, .base = base
+	};
 	return true;
 }
 
@@ -188,13 +190,10 @@ bool k3_iod_tile_is_ready(struct k3_iod *c, uint32_t tile)
 
 int k3_iod_tile_done(struct k3_iod *c, const struct k3_tile *tile, struct err *err)
 {
-	const struct slab_entry *e = &c->tile_entries[tile->tile];
+	const struct slab_entry *e = &c->slab->tiles[tile->tile];
 	int r;
 
-	/* Pairs with the release store of generation before the entry's memory changes: every read
-	 * of the tile comes before this load. */
-	atomic_thread_fence(memory_order_acquire);
-	if (atomic_load_explicit(&e->generation, memory_order_relaxed) != tile->generation) {
+	if (!slab_entry_is_same(e, tile->generation)) {
 		c->counts.stale++;
 		r = send_sweep(c, tile->tile, err);
 		return r < 0 ? r : K3_IOD_STALE;
