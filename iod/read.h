@@ -25,7 +25,7 @@ enum iod_read_class {
 };
 
 struct iod_read {
-	/* set by the caller; the struct is the caller's and must live until done or a cancel */
+	/* set by the caller; the struct is the caller's and must live until done */
 	enum iod_read_class class;
 	const struct source_segment *segments; /* borrowed */
 	uint32_t n_segments;
@@ -69,6 +69,7 @@ struct iod_reader;
 int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source *src,
 		   uint8_t *slab, uint64_t slab_size, const struct iod_reader_settings *settings,
 		   struct err *err);
+/* Waits for what is in flight, so that the memory is quiet; requests not done never will be. */
 struct iod_reader *iod_reader_free(struct iod_reader *r);
 /* Register the next piece of the slab (call after it was faulted in); > 0 more to do, 0 done (also
  * when registration is impossible: reads then go unregistered and iod_reader_describe says so). */

@@ -1,0 +1,213 @@
+/*
+ * Reads by io_uring. The ring's descriptor is a member of the event loop: readable when something
+ * has completed. Files are registered where the kernel takes them; memory piece by piece into a
+ * table that starts empty, so that no single call pins more than a piece.
+ *
+ * The submission queue holds as many entries as the reader ever has in flight, so an entry can
+ * always be had, and the completion queue, twice as long, cannot overflow.
+ */
+#include "iod/backend.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <stdlib.h>
+
+#include "shared/attr.h"
+#include "shared/must.h"
+
+struct uring {
+	struct iod_backend backend;
+	struct iod_backend_setup setup;
+	struct io_uring ring;
+	sd_event_source *source;
+	int *fds;
+	uint32_t n_in_flight; /* handed over by the reader, not yet landed */
+	bool has_ring;
+	bool has_files;
+	bool has_buffer_table;
+	int buffer_table_error;
+};
+
+static struct uring *uring_of(struct iod_backend *b)
+{
+	return CONTAINER_OF(b, struct uring, backend);
+}
+
+/* Reap what has completed; report = false when the reader is going away. */
+static uint32_t reap(struct uring *u, bool report)
+{
+	struct io_uring_cqe *cqes[64];
+	uint32_t n_all = 0;
+	unsigned n;
+
+	while ((n = io_uring_peek_batch_cqe(&u->ring, cqes, N_ELEMENTS(cqes))) > 0) {
+		struct iod_op *ops[N_ELEMENTS(cqes)];
+
+		for (unsigned i = 0; i < n; i++) {
+			ops[i] = io_uring_cqe_get_data(cqes[i]);
+			ops[i]->result = cqes[i]->res;
+		}
+		io_uring_cq_advance(&u->ring, n);
+		u->n_in_flight -= n;
+		n_all += n;
+		for (unsigned i = 0; report && i < n; i++)
+			u->setup.landed(u->setup.data, ops[i]);
+	}
+	return n_all;
+}
+
+static int on_readable(sd_event_source *source, int fd, uint32_t revents, void *data)
+{
+	struct uring *u = data;
+
+	(void)source;
+	(void)fd;
+	(void)revents;
+	if (reap(u, true) > 0)
+		u->setup.settled(u->setup.data);
+	return 0;
+}
+
+static struct iod_backend *uring_free(struct iod_backend *b)
+{
+	struct uring *u;
+
+	if (!b)
+		return NULL;
+	u = uring_of(b);
+	(void)sd_event_source_disable_unref(u->source);
+	while (u->n_in_flight > 0) {
+		int r = io_uring_submit_and_wait(&u->ring, 1);
+
+		if (r < 0 && r != -EINTR && r != -EAGAIN && r != -EBUSY)
+			break;
+		(void)reap(u, false);
+	}
+	if (u->has_ring)
+		io_uring_queue_exit(&u->ring);
+	free(u->fds);
+	free(u);
+	return NULL;
+}
+
+static int uring_register_piece(struct iod_backend *b, uint32_t piece, uint8_t *mem, size_t size)
+{
+	struct uring *u = uring_of(b);
+	struct iovec iov = { .iov_base = mem, .iov_len = size };
+	__u64 tag = 0;
+	int r;
+
+	if (!u->has_buffer_table)
+		return u->buffer_table_error;
+	must(piece < u->setup.n_pieces);
+	r = io_uring_register_buffers_update_tag(&u->ring, piece, &iov, &tag, 1);
+	return r < 0 ? r : 0;
+}
+
+static void uring_queue(struct iod_backend *b, struct iod_op *op)
+{
+	struct uring *u = uring_of(b);
+	struct io_uring_sqe *sqe;
+	int fd = u->has_files ? (int)op->file : u->fds[op->file];
+
+	must(u->n_in_flight < u->setup.n_ops);
+	sqe = io_uring_get_sqe(&u->ring);
+	must(sqe);
+	if (op->buffer == IOD_NOT_FIXED)
+		io_uring_prep_read(sqe, fd, op->dst, op->size, op->offset);
+	else
+		io_uring_prep_read_fixed(sqe, fd, op->dst, op->size, op->offset, op->buffer);
+	sqe->flags =
+		(__u8)((u->has_files ? IOSQE_FIXED_FILE : 0) | (op->is_buffered ? IOSQE_ASYNC : 0));
+	io_uring_sqe_set_data(sqe, op);
+	u->n_in_flight++;
+}
+
+static int uring_flush(struct iod_backend *b)
+{
+	struct uring *u = uring_of(b);
+	int r = io_uring_submit(&u->ring);
+
+	/* Entries the kernel did not take stay in the queue. */
+	must(r >= 0 || r == -EAGAIN || r == -EBUSY || r == -EINTR || r == -ENOMEM);
+	return io_uring_sq_ready(&u->ring) > 0 ? IOD_FLUSH_AGAIN : 0;
+}
+
+/* Sandboxes may allow the set-up and forbid the use: run one empty operation. */
+static int try_ring(struct io_uring *ring)
+{
+	struct io_uring_cqe *cqe;
+	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+	int r;
+
+	if (!sqe)
+		return -EIO;
+	io_uring_prep_nop(sqe);
+	r = io_uring_submit(ring);
+	if (r < 0)
+		return r;
+	r = io_uring_wait_cqe(ring, &cqe);
+	if (r < 0)
+		return r;
+	r = cqe->res;
+	io_uring_cqe_seen(ring, cqe);
+	return r;
+}
+
+static const struct iod_backend_class uring_class = {
+	.name = "io_uring",
+	.free = uring_free,
+	.register_piece = uring_register_piece,
+	.queue = uring_queue,
+	.flush = uring_flush,
+};
+
+static int uring_init(struct uring *u)
+{
+	int r;
+
+	r = io_uring_queue_init(u->setup.n_ops, &u->ring, IORING_SETUP_CLAMP);
+	if (r < 0)
+		return r;
+	u->has_ring = true;
+	r = try_ring(&u->ring);
+	if (r < 0)
+		return r;
+	/* Both registrations are for speed alone: reads work without. */
+	u->has_files = u->setup.n_fds > 0 &&
+		       io_uring_register_files(&u->ring, u->fds, u->setup.n_fds) == 0;
+	if (u->setup.n_pieces > 0) {
+		r = io_uring_register_buffers_sparse(&u->ring, u->setup.n_pieces);
+		u->buffer_table_error = r;
+		u->has_buffer_table = r == 0;
+	}
+	return sd_event_add_io(u->setup.event, &u->source, u->ring.ring_fd, EPOLLIN, on_readable,
+			       u);
+}
+
+int iod_backend_uring_new(struct iod_backend **ret, const struct iod_backend_setup *setup)
+{
+	struct uring *u;
+	int r;
+
+	must(setup->n_ops > 0 && setup->n_ops <= IOD_OPS_MAX);
+	u = calloc(1, sizeof(*u));
+	if (!u)
+		return -ENOMEM;
+	u->backend.class = &uring_class;
+	u->setup = *setup;
+	u->fds = malloc((setup->n_fds + 1) * sizeof(*u->fds));
+	if (!u->fds) {
+		uring_free(&u->backend);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < setup->n_fds; i++)
+		u->fds[i] = setup->fds[i];
+	r = uring_init(u);
+	if (r < 0) {
+		uring_free(&u->backend);
+		return r;
+	}
+	*ret = &u->backend;
+	return 0;
+}

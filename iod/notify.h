@@ -1,0 +1,13 @@
+#pragma once
+/* What the daemon tells its service manager. Without one (NOTIFY_SOCKET unset) nothing happens. */
+#include <stdint.h>
+
+#include "shared/attr.h"
+
+/* Up: with a status line. */
+void iod_notify_ready(const char *status);
+/* One line, shown by systemctl status. */
+void iod_notify_status(const char *fmt, ...) PRINTF_LIKE(1, 2);
+/* Still starting (or stopping): give us usec more, counted from now. */
+void iod_notify_extend_timeout(uint64_t usec);
+void iod_notify_stopping(const char *status);
