@@ -105,15 +105,15 @@ static void skip_empty_segments(struct iod_read *req)
 		req->next_segment++;
 }
 
-static struct iod_sched *sched_of(struct iod_reader *r, const struct iod_read *req)
+static struct iod_queue *queue_of(struct iod_reader *r, const struct iod_read *req)
 {
 	uint32_t file = req->segments[req->next_segment].file;
 
-	return &r->scheds[r->devices->files[file].device];
+	return &r->queues[r->devices->files[file].device];
 }
 
 /* Move the request on by size bytes, to the list of another device where its next bytes are. */
-static void advance(struct iod_reader *r, struct iod_sched *s, struct iod_read *req, uint64_t size)
+static void advance(struct iod_reader *r, struct iod_queue *q, struct iod_read *req, uint64_t size)
 {
 	req->next_offset += size;
 	if (req->next_offset < page_span(&req->segments[req->next_segment]))
@@ -122,15 +122,15 @@ static void advance(struct iod_reader *r, struct iod_sched *s, struct iod_read *
 	req->next_segment++;
 	skip_empty_segments(req);
 	if (req->next_segment == req->n_segments) {
-		iod_sched_remove(req);
-	} else if (sched_of(r, req) != s) {
-		iod_sched_remove(req);
-		iod_sched_push_head(sched_of(r, req), req);
+		iod_queue_remove(req);
+	} else if (queue_of(r, req) != q) {
+		iod_queue_remove(req);
+		iod_queue_push_head(queue_of(r, req), req);
 	}
 }
 
 /* The next chunk of a request that waits at s. */
-static void start_next_chunk(struct iod_reader *r, struct iod_sched *s, struct iod_read *req)
+static void start_next_chunk(struct iod_reader *r, struct iod_queue *q, struct iod_read *req)
 {
 	const struct source_segment *seg = &req->segments[req->next_segment];
 	const struct iod_file *file = &r->devices->files[seg->file];
@@ -148,13 +148,13 @@ static void start_next_chunk(struct iod_reader *r, struct iod_sched *s, struct i
 	c->io.size = (uint32_t)size;
 	c->io.is_buffered = file->direct_fd < 0;
 	c->req = req;
-	c->sched = s;
+	c->queue = q;
 	c->class = req->class;
 	c->n_tries = 0;
 	c->want_end = c->io.offset + size < file->size ? c->io.offset + size : file->size;
 	req->n_in_flight++;
-	iod_sched_started(s, c->class);
-	advance(r, s, req, size);
+	iod_queue_started(q, c->class);
+	advance(r, q, req, size);
 	start_chunk(r, c);
 }
 
@@ -167,8 +167,8 @@ static void pump(struct iod_reader *r)
 	for (bool is_any = true; is_any;) {
 		is_any = false;
 		for (uint32_t i = 0; i < r->devices->n_devices; i++) {
-			while ((req = iod_sched_next(&r->scheds[i]))) {
-				start_next_chunk(r, &r->scheds[i], req);
+			while ((req = iod_queue_next(&r->queues[i]))) {
+				start_next_chunk(r, &r->queues[i], req);
 				is_any = true;
 			}
 		}
@@ -193,14 +193,14 @@ static void fail_request(struct iod_read *req, int result, uint32_t file, uint64
 		req->bad_offset = offset;
 	}
 	if (req->is_queued)
-		iod_sched_remove(req);
+		iod_queue_remove(req);
 }
 
 static void chunk_is_over(struct iod_reader *r, struct reader_chunk *c)
 {
 	struct iod_read *req = c->req;
 
-	iod_sched_landed(c->sched, c->class);
+	iod_queue_landed(c->queue, c->class);
 	c->req = NULL;
 	list_push_tail(&r->free_chunks, &c->link);
 	must(req->n_in_flight > 0);
@@ -393,7 +393,7 @@ void iod_reader_submit(struct iod_reader *r, struct iod_read *req)
 	if (req->result < 0 || req->next_segment == req->n_segments)
 		list_push_tail(&r->finished, &req->link);
 	else
-		iod_sched_push(sched_of(r, req), req);
+		iod_queue_push(queue_of(r, req), req);
 	want_pump(r);
 }
 
@@ -408,17 +408,17 @@ void iod_reader_promote(struct iod_reader *r, struct iod_read *req, enum iod_rea
 
 		if (c->req != req)
 			continue;
-		iod_sched_landed(c->sched, c->class);
+		iod_queue_landed(c->queue, c->class);
 		c->class = class;
-		iod_sched_started(c->sched, class);
+		iod_queue_started(c->queue, class);
 	}
 	if (was_queued)
-		iod_sched_remove(req);
+		iod_queue_remove(req);
 	r->n_requests[req->class]--;
 	r->n_requests[class]++;
 	req->class = class;
 	if (was_queued)
-		iod_sched_push(sched_of(r, req), req);
+		iod_queue_push(queue_of(r, req), req);
 	want_pump(r);
 }
 

@@ -89,12 +89,12 @@ static int make_queues(struct iod_reader *r, struct err *err)
 	if (r->n_chunks > IOD_OPS_MAX)
 		return err_set(err, ERR_UNSUPPORTED, "the model lies on %u devices, %u at most",
 			       n_devices, IOD_OPS_MAX);
-	r->scheds = calloc(n_devices + 1, sizeof(*r->scheds));
+	r->queues = calloc(n_devices + 1, sizeof(*r->queues));
 	r->chunks = calloc(r->n_chunks, sizeof(*r->chunks));
-	if (!r->scheds || !r->chunks)
+	if (!r->queues || !r->chunks)
 		return err_set(err, ERR_NO_MEMORY, "out of memory for the reader");
 	for (uint32_t i = 0; i < n_devices; i++)
-		iod_sched_init(&r->scheds[i], r->depth);
+		iod_queue_init(&r->queues[i], r->depth);
 	for (uint32_t i = 0; i < r->n_chunks; i++) {
 		list_init(&r->chunks[i].io.link);
 		list_push_tail(&r->free_chunks, &r->chunks[i].link);
@@ -185,7 +185,7 @@ struct iod_reader *iod_reader_free(struct iod_reader *r)
 	(void)sd_event_source_disable_unref(r->pump_source);
 	iod_devices_free(r->devices);
 	free(r->chunks);
-	free(r->scheds);
+	free(r->queues);
 	free(r);
 	return NULL;
 }

@@ -16,8 +16,8 @@
 #include "iod/backend.h"
 #include "iod/device.h"
 #include "iod/fault.h"
+#include "iod/queue.h"
 #include "iod/read.h"
-#include "iod/sched.h"
 
 enum { READER_DEPTH = 16, READER_CHUNK = 512 << 10 }; /* docs/decisions: 8 MiB in flight */
 enum { READER_PIECE = 64 << 20, READER_PIECE_MAX = 1 << 30 };
@@ -32,7 +32,7 @@ enum reader_chunk_pause {
 struct reader_chunk {
 	struct iod_op io;
 	struct iod_read *req;
-	struct iod_sched *sched;
+	struct iod_queue *queue;
 	enum iod_read_class class; /* the request's */
 	uint64_t want_end;         /* the file offset up to which bytes must come */
 	uint32_t n_tries;
@@ -44,7 +44,7 @@ struct reader_chunk {
 struct iod_reader {
 	struct iod_devices *devices;
 	struct iod_backend *backend;
-	struct iod_sched *scheds; /* one per device */
+	struct iod_queue *queues; /* one per device */
 	struct reader_chunk *chunks;
 	uint32_t n_chunks;
 	struct list free_chunks;
