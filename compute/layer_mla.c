@@ -107,27 +107,44 @@ static void score(struct query_block *b)
 	}
 }
 
-/* o = Uv (sum of p(s) latent(s)) */
-static void read_values(struct query_block *b, size_t i)
+/* The mean of the latents under query i's softmax, packed for Uv. */
+static void read_latents(struct query_block *b, size_t i)
 {
 	const struct attend_job *job = b->job;
-	const struct k3_engine *e = job->e;
-	const struct config *c = e->config;
-	const struct kern_table *k = e->kernel;
+	const struct config *c = job->e->config;
+	const struct kern_table *k = job->e->kernel;
 	const struct k3_layer_state *state = &job->group->sequence->layers[job->layer];
-	float *p = b->worker->scores + i * e->max_positions, *context = b->worker->query;
-	size_t row = job->group->first_row + b->row[i], head = job->first_head + b->head[i];
+	size_t rank = c->kv_lora_rank;
+	float *p = b->worker->scores + i * job->e->max_positions, *context = b->worker->query;
+	float *packed = b->worker->packed_context + i * kern_packed_len(job->w->format, rank);
 	float inverse = k->softmax(p, b->n_positions[i]);
 
-	k->colsum_f32(state->latents, c->kv_lora_rank, b->n_positions[i], c->kv_lora_rank, p,
-		      context);
-	for (size_t j = 0; j < c->kv_lora_rank; j++)
+	k->colsum_f32(state->latents, rank, b->n_positions[i], rank, p, context);
+	for (size_t j = 0; j < rank; j++)
 		context[j] *= inverse;
-	(job->w->format == KERN_F32 ? k->pack_f32 : k->pack_bf16)(context, c->kv_lora_rank,
-								  b->worker->packed_context);
-	kern_matmul(k, job->w->format, head_weights(job, b->head[i], c->qk_nope_dim), c->v_dim,
-		    c->kv_lora_rank, b->worker->packed_context, 0, 1,
-		    e->scratch.mla_o + (row * c->n_heads + head) * c->v_dim, 0);
+	(job->w->format == KERN_F32 ? k->pack_f32 : k->pack_bf16)(context, rank, packed);
+}
+
+/* o = Uv context; queries of one head go together. */
+static void read_values(struct query_block *b)
+{
+	const struct attend_job *job = b->job;
+	const struct config *c = job->e->config;
+	size_t len = kern_packed_len(job->w->format, c->kv_lora_rank), n;
+	size_t stride = (size_t)c->n_heads * c->v_dim;
+
+	for (size_t i = 0; i < b->n; i += n) {
+		float *o = job->e->scratch.mla_o + (job->group->first_row + b->row[i]) * stride +
+			   (size_t)(job->first_head + b->head[i]) * c->v_dim;
+
+		n = 1;
+		while (i + n < b->n && b->head[i + n] == b->head[i])
+			n++;
+		kern_matmul(job->e->kernel, job->w->format,
+			    head_weights(job, b->head[i], c->qk_nope_dim), c->v_dim,
+			    c->kv_lora_rank, b->worker->packed_context + i * len, len, n, o,
+			    stride);
+	}
 }
 
 /* Queries of a group's heads in this tile, numbered head by head. */
@@ -151,7 +168,8 @@ static void attend_blocks(void *data, size_t begin, size_t end, unsigned worker)
 		load_queries(&b);
 		score(&b);
 		for (size_t i = 0; i < b.n; i++)
-			read_values(&b, i);
+			read_latents(&b, i);
+		read_values(&b);
 	}
 }
 

@@ -106,7 +106,7 @@ static void lay_out_worker(struct k3_worker *k, struct walk *w, const struct k3_
 	k->query = take_floats(w, c->kv_lora_rank);
 	k->packed_query = take_floats(w, K3_QUERIES * packed_len(c->kv_lora_rank));
 	k->packed_rope = take_floats(w, K3_QUERIES * packed_len(c->qk_rope_dim));
-	k->packed_context = take_floats(w, packed_len(c->kv_lora_rank));
+	k->packed_context = take_floats(w, K3_QUERIES * packed_len(c->kv_lora_rank));
 	k->rope_scores = take_floats(w, (size_t)K3_QUERIES * K3_POSITIONS);
 	k->scores = take_floats(w, (size_t)K3_QUERIES * want->max_positions);
 	k->keys = take_floats(w, (size_t)c->qk_nope_dim * c->kv_lora_rank);

@@ -21,7 +21,7 @@ struct k3_worker {
 	float *query;                   /* [kv_lora_rank] q~ before packing, later the context */
 	float *packed_query;            /* [K3_QUERIES][packed kv_lora_rank] */
 	float *packed_rope;             /* [K3_QUERIES][packed qk_rope_dim] */
-	float *packed_context;          /* [packed kv_lora_rank] */
+	float *packed_context;          /* [K3_QUERIES][packed kv_lora_rank] */
 	float *rope_scores;             /* [K3_QUERIES][K3_POSITIONS] */
 	float *scores;                  /* [K3_QUERIES][max_positions] */
 	float *keys;                    /* [qk_nope_dim][kv_lora_rank], for unaligned F32 weights */
