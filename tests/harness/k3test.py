@@ -8,8 +8,9 @@ The test process is the reaper of everything it starts, directly or not: a case 
 process behind fails, and the process is ended. No case depends on how long anything takes; the
 timeouts here only end what hangs.
 
-Programs come from the environment (K3, K3_IOD, K3_STORE: set by meson), K3_WRAP is put before
-each of them (valgrind), data from K3_DATA or ../shared/data beside the source tree.
+Programs come from the environment (K3, K3_IOD, K3_STORE: set by meson). K3_WRAP is put before each
+of them (valgrind), K3_IOD_ARGS and K3_RUN_ARGS are put behind the arguments of daemons and of runs
+with a private daemon (tests/sanitize). Data are in K3_DATA or in ../shared/data beside the tree.
 """
 import ctypes
 import json
@@ -146,6 +147,8 @@ class Daemon:
         for m in models:
             self.argv += ["--model", m]
         self.argv += ["--socket", self.socket] + [str(a) for a in args]
+        if "--backend" not in args:
+            self.argv += os.environ.get("K3_IOD_ARGS", "").split()
         environ = dict(os.environ, NOTIFY_SOCKET=self.notify_path, **(env or {}))
         if "WATCHDOG_USEC" not in (env or {}):
             environ.pop("WATCHDOG_USEC", None)
@@ -352,6 +355,8 @@ class Case:
         if gen is not None:
             argv += ["--gen", str(gen)]
         argv += ["--out", os.path.join(out, "run.json")] + [str(a) for a in args]
+        if not daemon:
+            argv += os.environ.get("K3_RUN_ARGS", "").split()
         return argv, out
 
     def k3(self, model, *args, ids=None, prompt=None, gen=None, daemon=None, expect=0, logits=False, env=None, **more):
