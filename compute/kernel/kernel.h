@@ -98,17 +98,33 @@ enum { KERN_MIX_SOURCES_MAX = 1024 };
  * ones). */
 #define KERN_DECL_softmax(name) float(name)(float *s, size_t n)
 
-#define KERN_OPS(X)                                                                               \
-	X(pack, pack_f32)                                                                         \
-	X(pack, pack_bf16) X(pack, pack_mxfp4) X(matmul_f32, matmul_f32)                          \
-		X(matmul_bf16, matmul_bf16) X(matmul_mxfp4, matmul_mxfp4) X(dot, dot)             \
-			X(colsum_bf16, colsum_bf16) X(colsum_f32, colsum_f32) X(rmsnorm, rmsnorm) \
-				X(l2norm, l2norm) X(situ, situ) X(map, exp) X(map, sigmoid)       \
-					X(map, tanh) X(map, silu) X(gate, gate) X(add, add)       \
-						X(axpy, axpy) X(mix, mix) X(conv, conv)           \
-							X(kda_decay, kda_decay)                   \
-								X(kda_step, kda_step)             \
-									X(softmax, softmax)
+/* clang-format off */
+#define KERN_OPS(X)				\
+	X(pack, pack_f32)			\
+	X(pack, pack_bf16)			\
+	X(pack, pack_mxfp4)			\
+	X(matmul_f32, matmul_f32)		\
+	X(matmul_bf16, matmul_bf16)		\
+	X(matmul_mxfp4, matmul_mxfp4)		\
+	X(dot, dot)				\
+	X(colsum_bf16, colsum_bf16)		\
+	X(colsum_f32, colsum_f32)		\
+	X(rmsnorm, rmsnorm)			\
+	X(l2norm, l2norm)			\
+	X(situ, situ)				\
+	X(map, exp)				\
+	X(map, sigmoid)				\
+	X(map, tanh)				\
+	X(map, silu)				\
+	X(gate, gate)				\
+	X(add, add)				\
+	X(axpy, axpy)				\
+	X(mix, mix)				\
+	X(conv, conv)				\
+	X(kda_decay, kda_decay)			\
+	X(kda_step, kda_step)			\
+	X(softmax, softmax)
+/* clang-format on */
 
 #define KERN_FIELD(decl, op) KERN_DECL_##decl(*op);
 struct kern_table {

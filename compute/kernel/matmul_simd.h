@@ -1,0 +1,294 @@
+#pragma once
+/*
+ * The matrix products over the vectors of simd_<isa>.h, compiled once per instruction set. Every
+ * output follows order.h; free is only which outputs are worked on together:
+ *
+ *  - one row of x: ROWS_ONE_X rows of weights at once, as many streams from memory;
+ *  - more rows: blocks of BLOCK_ROWS outputs x BLOCK_X rows of x in registers, over K blocks of
+ *    1024 elements; the lanes of an output wait in memory between K blocks, so that the block of x
+ *    (X_PANEL rows) stays in the second-level cache for PANEL rows of weights.
+ *
+ * Loops with constant bounds are unrolled so that arrays of vectors become registers.
+ */
+#include "compute/kernel/variants.h"
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum {
+	PANEL = 48,   /* outputs; a multiple of every BLOCK_ROWS */
+	X_PANEL = 64, /* rows of x */
+};
+
+/* One vector of lanes of a line: two numbers a lane for bf16, one for f32. */
+struct weights {
+	simd v[2];
+};
+
+SIMD_FN size_t element_size(const enum kern_format f)
+{
+	return f == KERN_F32 ? 4 : 2;
+}
+
+SIMD_FN size_t per_lane(const enum kern_format f)
+{
+	return f == KERN_F32 ? 1 : 2;
+}
+
+/* Half h of the line at p. */
+SIMD_FN struct weights load_weights(const enum kern_format f, const char *p, size_t h)
+{
+	struct weights w;
+
+	if (f == KERN_F32) {
+		w.v[0] = w.v[1] = simd_load((const float *)(const void *)p + h * SIMD_LEN);
+	} else {
+		simd_words q = simd_load_bf16(p + h * SIMD_LEN * 4);
+
+		w.v[0] = simd_bf16_even(q);
+		w.v[1] = simd_bf16_odd(q);
+	}
+	return w;
+}
+
+/* The same of a line of which only n elements exist. */
+SIMD_FN struct weights load_weights_part(const enum kern_format f, const char *p, size_t h,
+					 size_t n)
+{
+	size_t first = h * SIMD_LEN * per_lane(f), width = SIMD_LEN * per_lane(f);
+	struct weights w = { { simd_zero(), simd_zero() } };
+
+	if (n <= first)
+		return w;
+	n -= first;
+	if (n >= width)
+		return load_weights(f, p, h);
+	p += first * element_size(f);
+	if (f == KERN_F32) {
+		w.v[0] = simd_load_part((const float *)(const void *)p, n);
+	} else {
+		simd_words q = simd_load_bf16_part(p, n);
+
+		w.v[0] = simd_bf16_even(q);
+		w.v[1] = simd_bf16_odd(q);
+	}
+	return w;
+}
+
+/* One line of R rows of weights and one row of x; left: elements of the line that exist. */
+SIMD_FN void line_one_x(const enum kern_format f, const char *w, size_t row_size, const float *x,
+			simd a[][SIMD_HALVES], const size_t R, const bool whole, size_t left)
+{
+	UNROLL
+	for (size_t r = 0; r < R; r++) {
+		UNROLL
+		for (size_t h = 0; h < SIMD_HALVES; h++) {
+			const char *p = w + r * row_size;
+			struct weights v =
+				whole ? load_weights(f, p, h) : load_weights_part(f, p, h, left);
+
+			UNROLL
+			for (size_t k = 0; k < per_lane(f); k++)
+				a[r][h] = simd_fma(v.v[k],
+						   simd_load(x + k * KERN_LANES + h * SIMD_LEN),
+						   a[r][h]);
+		}
+	}
+}
+
+/* R rows of weights, one row of x. */
+SIMD_FN void rows_one_x(const enum kern_format f, const char *w, size_t n_cols, const float *x,
+			float *y, const size_t R)
+{
+	const size_t line = kern_line(f), size = element_size(f);
+	simd total[ROWS_ONE_X][SIMD_HALVES], a[ROWS_ONE_X][SIMD_HALVES];
+
+	UNROLL
+	for (size_t r = 0; r < R; r++)
+		UNROLL
+	for (size_t h = 0; h < SIMD_HALVES; h++)
+		total[r][h] = simd_zero();
+	for (size_t b = 0; b < n_cols; b += KERN_FLUSH) {
+		size_t end = n_cols - b < KERN_FLUSH ? n_cols : b + KERN_FLUSH, i = b;
+
+		UNROLL
+		for (size_t r = 0; r < R; r++)
+			UNROLL
+		for (size_t h = 0; h < SIMD_HALVES; h++)
+			a[r][h] = simd_zero();
+		for (; i + line <= end; i += line)
+			line_one_x(f, w + i * size, n_cols * size, x + i, a, R, true, line);
+		if (i < end)
+			line_one_x(f, w + i * size, n_cols * size, x + i, a, R, false, end - i);
+		UNROLL
+		for (size_t r = 0; r < R; r++)
+			UNROLL
+		for (size_t h = 0; h < SIMD_HALVES; h++)
+			total[r][h] = simd_add(total[r][h], a[r][h]);
+	}
+	UNROLL
+	for (size_t r = 0; r < R; r++)
+		y[r] = simd_tree(total[r]);
+}
+
+/* Half h of one line: R rows of weights x M rows of x. */
+SIMD_FN void line_block(const enum kern_format f, const char *w, size_t row_size, const float *x,
+			size_t x_stride, simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M,
+			const size_t R, const bool whole, size_t left)
+{
+	UNROLL
+	for (size_t r = 0; r < R; r++) {
+		const char *p = w + r * row_size;
+		struct weights v = whole ? load_weights(f, p, h) : load_weights_part(f, p, h, left);
+
+		UNROLL
+		for (size_t k = 0; k < per_lane(f); k++)
+			UNROLL
+		for (size_t m = 0; m < M; m++) {
+			const float *xm = x + m * x_stride + k * KERN_LANES + h * SIMD_LEN;
+
+			a[m][r] = simd_fma(v.v[k], simd_load(xm), a[m][r]);
+		}
+	}
+}
+
+/* Elements [i0, i1) of R rows of weights and M rows of x, at most 1024, added to the lanes. */
+SIMD_FN void block(const enum kern_format f, const char *w, size_t n_cols, const float *x,
+		   size_t x_stride, float *lanes, size_t i0, size_t i1, const size_t M,
+		   const size_t R)
+{
+	const size_t line = kern_line(f), size = element_size(f);
+
+	UNROLL
+	for (size_t h = 0; h < SIMD_HALVES; h++) {
+		simd a[BLOCK_X][BLOCK_ROWS];
+		size_t i = i0;
+
+		UNROLL
+		for (size_t m = 0; m < M; m++)
+			UNROLL
+		for (size_t r = 0; r < R; r++)
+			a[m][r] = simd_zero();
+		for (; i + line <= i1; i += line)
+			line_block(f, w + i * size, n_cols * size, x + i, x_stride, a, h, M, R,
+				   true, line);
+		if (i < i1)
+			line_block(f, w + i * size, n_cols * size, x + i, x_stride, a, h, M, R,
+				   false, i1 - i);
+		UNROLL
+		for (size_t m = 0; m < M; m++)
+			UNROLL
+		for (size_t r = 0; r < R; r++) {
+			float *t = lanes + (m * PANEL + r) * KERN_LANES + h * SIMD_LEN;
+
+			simd_store(t, simd_add(i0 ? simd_load(t) : simd_zero(), a[m][r]));
+		}
+	}
+}
+
+/* The same with M and R as they come. */
+SIMD_FN void block_any(const enum kern_format f, const char *w, size_t n_cols, const float *x,
+		       size_t x_stride, float *lanes, size_t i0, size_t i1, size_t M, size_t R)
+{
+	const size_t row = n_cols * element_size(f);
+
+	if (R == BLOCK_ROWS && M == 4)
+		block(f, w, n_cols, x, x_stride, lanes, i0, i1, 4, BLOCK_ROWS);
+	else if (R == BLOCK_ROWS && M == 3)
+		block(f, w, n_cols, x, x_stride, lanes, i0, i1, 3, BLOCK_ROWS);
+	else if (R == BLOCK_ROWS && M == 2)
+		block(f, w, n_cols, x, x_stride, lanes, i0, i1, 2, BLOCK_ROWS);
+	else
+		for (size_t r = 0; r < R; r++)
+			for (size_t m = 0; m < M; m++)
+				block(f, w + r * row, n_cols, x + m * x_stride, x_stride,
+				      lanes + (m * PANEL + r) * KERN_LANES, i0, i1, 1, 1);
+}
+
+/* Finished lanes of n_rows outputs x n_x rows of x. */
+SIMD_FN void store_panel(const float *lanes, size_t n_rows, size_t n_x, float *y, size_t y_stride)
+{
+	for (size_t m = 0; m < n_x; m++) {
+		for (size_t r = 0; r < n_rows; r++) {
+			simd v[SIMD_HALVES];
+
+			UNROLL
+			for (size_t h = 0; h < SIMD_HALVES; h++)
+				v[h] = simd_load(lanes + (m * PANEL + r) * KERN_LANES +
+						 h * SIMD_LEN);
+			y[m * y_stride + r] = simd_tree(v);
+		}
+	}
+}
+
+/* Rows of x in the next block: all in blocks of nearly equal size, none of a single row. */
+SIMD_FN size_t next_x(size_t left)
+{
+	size_t n_blocks = (left + BLOCK_X - 1) / BLOCK_X;
+
+	return (left + n_blocks - 1) / n_blocks;
+}
+
+SIMD_FN void panel(const enum kern_format f, const char *w, size_t n_rows, size_t n_cols,
+		   const float *xp, size_t x_stride, size_t n_x, float *y, size_t y_stride)
+{
+	const size_t row = n_cols * element_size(f);
+	float lanes[X_PANEL * PANEL * KERN_LANES] __attribute__((aligned(64)));
+
+	size_t i0 = 0;
+
+	do { /* once at least: rows of no elements give +0 */
+		size_t i1 = n_cols - i0 < KERN_FLUSH ? n_cols : i0 + KERN_FLUSH;
+
+		for (size_t r = 0; r < n_rows; r += BLOCK_ROWS) {
+			size_t R = n_rows - r < BLOCK_ROWS ? n_rows - r : BLOCK_ROWS;
+
+			for (size_t m = 0, M; m < n_x; m += M) {
+				M = next_x(n_x - m);
+				block_any(f, w + r * row, n_cols, xp + m * x_stride, x_stride,
+					  lanes + (m * PANEL + r) * KERN_LANES, i0, i1, M, R);
+			}
+		}
+		i0 = i1;
+	} while (i0 < n_cols);
+	store_panel(lanes, n_rows, n_x, y, y_stride);
+}
+
+SIMD_FN void matmul(const enum kern_format f, const char *w, size_t n_rows, size_t n_cols,
+		    const float *xp, size_t x_stride, size_t n_x, float *y, size_t y_stride)
+{
+	const size_t row = n_cols * element_size(f);
+
+	for (size_t m = 0; m < n_x; m += X_PANEL) {
+		size_t M = n_x - m < X_PANEL ? n_x - m : X_PANEL;
+		const float *x = xp + m * x_stride;
+		float *ym = y + m * y_stride;
+		size_t r = 0;
+
+		if (M == 1) {
+			for (; r + ROWS_ONE_X <= n_rows; r += ROWS_ONE_X)
+				rows_one_x(f, w + r * row, n_cols, x, ym + r, ROWS_ONE_X);
+			for (; r < n_rows; r++)
+				rows_one_x(f, w + r * row, n_cols, x, ym + r, 1);
+			continue;
+		}
+		for (; r < n_rows; r += PANEL)
+			panel(f, w + r * row, n_rows - r < PANEL ? n_rows - r : PANEL, n_cols, x,
+			      x_stride, M, ym + r, y_stride);
+	}
+}
+
+void SIMD_NAME(matmul_f32)(const void *w, size_t n_rows, size_t n_cols, const float *xp,
+			   size_t x_stride, size_t n_x, float *y, size_t y_stride)
+{
+	matmul(KERN_F32, w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
+}
+
+void SIMD_NAME(matmul_bf16)(const void *w, size_t n_rows, size_t n_cols, const float *xp,
+			    size_t x_stride, size_t n_x, float *y, size_t y_stride)
+{
+	matmul(KERN_BF16, w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
+}

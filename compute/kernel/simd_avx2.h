@@ -1,0 +1,202 @@
+#pragma once
+/*
+ * What matmul_simd.h and layer_ops_simd.h need from AVX2 and FMA: two vectors hold the 16 lanes of
+ * the order. simd_avx512.h offers the same names with one. Included by the _avx2.c files alone.
+ */
+#include <immintrin.h>
+
+#include "compute/kernel/order.h"
+
+#define SIMD_FN       static inline __attribute__((always_inline))
+#define SIMD_NAME(op) kern_##op##_avx2
+
+typedef __m256 simd;
+typedef __m256i simd_words;
+/* The codes of 8 lanes as 8 vectors of bf16 numbers, two in each: values[k] of simd_mx_value. */
+typedef struct {
+	__m256i pair[4];
+} simd_codes;
+
+enum {
+	SIMD_LEN = 8,
+	SIMD_HALVES = KERN_LANES / SIMD_LEN, /* vectors that make up the lanes */
+	ROWS_ONE_X = 4,                      /* weight rows read together for one row of x */
+	BLOCK_ROWS = 3,                      /* outputs x rows of x held in registers */
+	BLOCK_X = 4,
+};
+
+SIMD_FN simd simd_zero(void)
+{
+	return _mm256_setzero_ps();
+}
+
+SIMD_FN simd simd_set1(float f)
+{
+	return _mm256_set1_ps(f);
+}
+
+SIMD_FN simd simd_load(const float *p)
+{
+	return _mm256_loadu_ps(p);
+}
+
+SIMD_FN void simd_store(float *p, simd v)
+{
+	_mm256_storeu_ps(p, v);
+}
+
+/* Lanes below n. */
+SIMD_FN __m256i simd_mask(size_t n)
+{
+	return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n),
+				  _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/* The first n < SIMD_LEN elements; the others are +0 and untouched in memory. */
+SIMD_FN simd simd_load_part(const float *p, size_t n)
+{
+	return _mm256_maskload_ps(p, simd_mask(n));
+}
+
+SIMD_FN void simd_store_part(float *p, simd v, size_t n)
+{
+	_mm256_maskstore_ps(p, simd_mask(n), v);
+}
+
+SIMD_FN simd simd_fma(simd a, simd b, simd c)
+{
+	return _mm256_fmadd_ps(a, b, c);
+}
+
+SIMD_FN simd simd_add(simd a, simd b)
+{
+	return _mm256_add_ps(a, b);
+}
+
+SIMD_FN simd simd_sub(simd a, simd b)
+{
+	return _mm256_sub_ps(a, b);
+}
+
+SIMD_FN simd simd_mul(simd a, simd b)
+{
+	return _mm256_mul_ps(a, b);
+}
+
+/* a > b ? a : b by lane, b when unordered. */
+SIMD_FN simd simd_max(simd a, simd b)
+{
+	return _mm256_max_ps(a, b);
+}
+
+SIMD_FN float simd_tree(const simd v[SIMD_HALVES])
+{
+	__m256 b = _mm256_add_ps(v[0], v[1]);
+	__m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+
+	c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+	return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* bf16: 2 * SIMD_LEN elements; the even ones are the low words of the lanes. */
+SIMD_FN simd_words simd_load_bf16(const void *p)
+{
+	return _mm256_loadu_si256(p);
+}
+
+SIMD_FN simd_words simd_load_bf16_part(const void *p, size_t n)
+{
+	uint16_t copy[2 * SIMD_LEN] = { 0 };
+
+	memcpy(copy, p, n * sizeof(copy[0]));
+	return _mm256_loadu_si256((const void *)copy);
+}
+
+SIMD_FN simd simd_bf16_even(simd_words q)
+{
+	return _mm256_castsi256_ps(_mm256_slli_epi32(q, 16));
+}
+
+SIMD_FN simd simd_bf16_odd(simd_words q)
+{
+	return _mm256_castsi256_ps(_mm256_and_si256(q, _mm256_set1_epi32((int)0xffff0000u)));
+}
+
+/* SIMD_LEN elements in order as f32. */
+SIMD_FN simd simd_widen_bf16(const void *p)
+{
+	__m128i u = _mm_loadu_si128(p);
+
+	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(u), 16));
+}
+
+/*
+ * MXFP4: all 16 values are exact in bf16, so two byte tables give the two bytes of each. Bytes are
+ * first brought into an order in which unpacking leaves byte 0 and 1 of every lane in one vector
+ * and 2 and 3 in the other.
+ */
+SIMD_FN simd_codes simd_mx_decode(__m256i q)
+{
+	const __m256i order = _mm256_broadcastsi128_si256(
+		_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+	const __m256i top = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+		0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xbf, (char)0xbf,
+		(char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0));
+	const __m256i next = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+		0x00, 0x00, (char)0x80, (char)0xc0, 0x00, 0x40, (char)0x80, (char)0xc0, 0x00, 0x00,
+		(char)0x80, (char)0xc0, 0x00, 0x40, (char)0x80, (char)0xc0));
+	const __m256i nibble = _mm256_set1_epi8(15);
+	__m256i low, high, low_top, low_next, high_top, high_next;
+
+	q = _mm256_shuffle_epi8(q, order);
+	low = _mm256_and_si256(q, nibble);
+	high = _mm256_and_si256(_mm256_srli_epi16(q, 4), nibble);
+	low_top = _mm256_shuffle_epi8(top, low);
+	low_next = _mm256_shuffle_epi8(next, low);
+	high_top = _mm256_shuffle_epi8(top, high);
+	high_next = _mm256_shuffle_epi8(next, high);
+	return (simd_codes){ {
+		_mm256_unpacklo_epi8(low_next, low_top),   /* numbers 0 and 2 */
+		_mm256_unpacklo_epi8(high_next, high_top), /* 1 and 3 */
+		_mm256_unpackhi_epi8(low_next, low_top),   /* 4 and 6 */
+		_mm256_unpackhi_epi8(high_next, high_top), /* 5 and 7 */
+	} };
+}
+
+SIMD_FN simd_codes simd_load_mx(const uint8_t *p)
+{
+	return simd_mx_decode(_mm256_loadu_si256((const void *)p));
+}
+
+/* The first n bytes, the rest code 0. */
+SIMD_FN simd_codes simd_load_mx_part(const uint8_t *p, size_t n)
+{
+	uint8_t copy[4 * SIMD_LEN] = { 0 };
+
+	memcpy(copy, p, n);
+	return simd_load_mx(copy);
+}
+
+SIMD_FN simd simd_mx_value(simd_codes q, const int k)
+{
+	__m256i pair = q.pair[k / 4 * 2 + k % 2];
+
+	return k % 4 < 2 ? simd_bf16_even(pair) : simd_bf16_odd(pair);
+}
+
+/* The scales of the lanes of half h from the n bytes of a line (4, fewer at the end: then byte 0).
+ */
+SIMD_FN simd simd_mx_scale(const uint8_t *s, size_t h, size_t n)
+{
+	const __m256i first = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+	const __m256i second = _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3);
+	uint32_t bytes = 0;
+	__m128i e;
+	__m256 both;
+
+	memcpy(&bytes, s, n);
+	e = _mm_slli_epi32(_mm_cvtepu8_epi32(_mm_cvtsi32_si128((int)bytes)), 23);
+	e = _mm_max_epu32(e, _mm_set1_epi32(0x00400000));
+	both = _mm256_castsi256_ps(_mm256_broadcastsi128_si256(e));
+	return _mm256_permutevar_ps(both, h ? second : first);
+}

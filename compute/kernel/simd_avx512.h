@@ -1,0 +1,155 @@
+#pragma once
+/*
+ * What matmul_simd.h and layer_ops_simd.h need from AVX-512 (F, BW, DQ, VL): one vector holds all
+ * 16 lanes of the order. simd_avx2.h offers the same names with 8. Included by the _avx512.c files
+ * alone.
+ */
+#include <immintrin.h>
+
+#include "compute/kernel/order.h"
+
+#define SIMD_FN       static inline __attribute__((always_inline))
+#define SIMD_NAME(op) kern_##op##_avx512
+
+typedef __m512 simd;
+typedef __m512i simd_words;
+typedef __m512i simd_codes; /* 4 bytes a lane: 8 codes of MXFP4 */
+
+enum {
+	SIMD_LEN = 16,
+	SIMD_HALVES = KERN_LANES / SIMD_LEN, /* vectors that make up the lanes */
+	ROWS_ONE_X = 12, /* weight rows read together for one row of x: enough streams that no
+			    prefetch is needed */
+	BLOCK_ROWS = 4,  /* outputs x rows of x held in registers */
+	BLOCK_X = 4,
+};
+
+SIMD_FN simd simd_zero(void)
+{
+	return _mm512_setzero_ps();
+}
+
+SIMD_FN simd simd_set1(float f)
+{
+	return _mm512_set1_ps(f);
+}
+
+SIMD_FN simd simd_load(const float *p)
+{
+	return _mm512_loadu_ps(p);
+}
+
+SIMD_FN void simd_store(float *p, simd v)
+{
+	_mm512_storeu_ps(p, v);
+}
+
+/* The first n < SIMD_LEN elements; the others are +0 and untouched in memory. */
+SIMD_FN simd simd_load_part(const float *p, size_t n)
+{
+	return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+
+SIMD_FN void simd_store_part(float *p, simd v, size_t n)
+{
+	_mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+}
+
+SIMD_FN simd simd_fma(simd a, simd b, simd c)
+{
+	return _mm512_fmadd_ps(a, b, c);
+}
+
+SIMD_FN simd simd_add(simd a, simd b)
+{
+	return _mm512_add_ps(a, b);
+}
+
+SIMD_FN simd simd_sub(simd a, simd b)
+{
+	return _mm512_sub_ps(a, b);
+}
+
+SIMD_FN simd simd_mul(simd a, simd b)
+{
+	return _mm512_mul_ps(a, b);
+}
+
+/* a > b ? a : b by lane, b when unordered. */
+SIMD_FN simd simd_max(simd a, simd b)
+{
+	return _mm512_max_ps(a, b);
+}
+
+SIMD_FN float simd_tree(const simd v[SIMD_HALVES])
+{
+	__m256 b = _mm256_add_ps(_mm512_castps512_ps256(v[0]), _mm512_extractf32x8_ps(v[0], 1));
+	__m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+
+	c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+	return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* bf16: 2 * SIMD_LEN elements; the even ones are the low words of the lanes. */
+SIMD_FN simd_words simd_load_bf16(const void *p)
+{
+	return _mm512_loadu_si512(p);
+}
+
+SIMD_FN simd_words simd_load_bf16_part(const void *p, size_t n)
+{
+	return _mm512_maskz_loadu_epi16(n < 32 ? (1u << n) - 1 : ~0u, p);
+}
+
+SIMD_FN simd simd_bf16_even(simd_words q)
+{
+	return _mm512_castsi512_ps(_mm512_slli_epi32(q, 16));
+}
+
+SIMD_FN simd simd_bf16_odd(simd_words q)
+{
+	return _mm512_castsi512_ps(_mm512_and_si512(q, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* SIMD_LEN elements in order as f32. */
+SIMD_FN simd simd_widen_bf16(const void *p)
+{
+	__m256i u = _mm256_loadu_si256(p);
+
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(u), 16));
+}
+
+/* MXFP4: the codes of SIMD_LEN lanes; part: the first n bytes, the rest code 0. */
+SIMD_FN simd_codes simd_load_mx(const uint8_t *p)
+{
+	return _mm512_loadu_si512(p);
+}
+
+SIMD_FN simd_codes simd_load_mx_part(const uint8_t *p, size_t n)
+{
+	return _mm512_maskz_loadu_epi8(n < 64 ? (1ull << n) - 1 : ~0ull, p);
+}
+
+/* Number k of each lane: the permute looks at the low 4 bits alone, so a shift is enough. */
+SIMD_FN simd simd_mx_value(simd_codes q, const int k)
+{
+	const simd table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
+					  -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+
+	return _mm512_permutexvar_ps(k ? _mm512_srli_epi32(q, (unsigned)(4 * k)) : q, table);
+}
+
+/* The scales of the lanes of half h from the n bytes of a line (4, fewer at the end: then byte 0).
+ */
+SIMD_FN simd simd_mx_scale(const uint8_t *s, size_t h, size_t n)
+{
+	const __m512i spread = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+	uint32_t bytes = 0;
+	__m128i e;
+
+	(void)h;
+	memcpy(&bytes, s, n);
+	e = _mm_slli_epi32(_mm_cvtepu8_epi32(_mm_cvtsi32_si128((int)bytes)), 23);
+	e = _mm_max_epu32(e, _mm_set1_epi32(0x00400000));
+	return _mm512_castsi512_ps(_mm512_permutexvar_epi32(spread, _mm512_castsi128_si512(e)));
+}
