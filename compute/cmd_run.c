@@ -1,0 +1,482 @@
+/*
+ * k3 run: one prompt to the end. In order: check the options, read config and tokenizer, make ids
+ * of the prompt, plan the memory, start (or reach) the daemon, make the engine, generate, report.
+ * With a private daemon config and tokenizer are read from the model's directory, before the daemon
+ * starts; with --socket they come from the daemon, and no file of the model is opened.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "compute/embedded.h"
+#include "compute/generate.h"
+#include "compute/memplan.h"
+#include "compute/options.h"
+#include "compute/preset.h"
+#include "compute/prompt.h"
+#include "compute/report.h"
+#include "compute/run_check.h"
+#include "shared/fd.h"
+#include "shared/log.h"
+
+enum { CONFIG_SIZE_MAX = 64 << 20 };
+enum { USUAL_ROWS = 256 };
+
+/* Everything a run owns, in the order in which it is made. */
+struct run {
+	const struct k3_command_line *line;
+	const struct k3_options *o;
+	struct config config;
+	struct k3_tokenizer *tokenizer; /* NULL: the model has none */
+	struct k3_ids prompt, generated, stop_ids;
+	struct k3_memplan plan;
+	struct k3_embedded *embedded; /* NULL with --socket */
+	struct k3_iod *iod;
+	struct k3_team *team;
+	struct kern_table kernels;
+	struct k3_engine *engine;
+	struct k3_sequence *sequence;
+	FILE *first_logits, *all_logits, *trace;
+	struct k3_report report;
+	struct k3_generation generation;
+	uint32_t n_layers;
+	int daemon_exit; /* of a private daemon that ended by itself */
+};
+
+/* ---- the model's texts ----------------------------------------------------------------------- */
+
+static int read_config(struct run *r, struct err *err)
+{
+	CLEANUP(freep) char *path = NULL;
+	CLEANUP(freep) char *json = NULL;
+	size_t size;
+	int e = -ENOENT;
+
+	for (size_t i = 0; i < r->line->words.n && e == -ENOENT; i++) {
+		freep(&path);
+		path = NULL;
+		if (r->o->config)
+			path = strdup(r->o->config);
+		else if (asprintf(&path, "%s/config.json", r->line->words.items[i]) < 0)
+			path = NULL;
+		if (!path)
+			return err_set(err, ERR_NO_MEMORY, "no memory for a path");
+		e = fd_read_file(AT_FDCWD, path, CONFIG_SIZE_MAX, &json, &size);
+	}
+	if (e < 0)
+		return err_set(err, ERR_CONFIG, "cannot read %s: %s", path, strerror(-e));
+	return config_parse(json, size, path, &r->config, err);
+}
+
+static int read_model_texts(struct run *r, struct err *err)
+{
+	struct option_list tok = { .items = { r->o->tok }, .n = 1 };
+	int e = read_config(r, err);
+
+	if (e < 0)
+		return e;
+	e = k3_tokenizer_open(&r->tokenizer, r->o->tok ? &tok : &r->line->words,
+			      r->config.vocab_size, err);
+	if (e == K3_TOKENIZER_NONE && r->o->tok)
+		return err_set(err, ERR_VOCABULARY, "there is no tiktoken.model in %s", r->o->tok);
+	return e < 0 ? e : 0;
+}
+
+/* The same from a daemon's descriptors. */
+static int take_model_texts(struct run *r, struct err *err)
+{
+	struct option_list tok = { .items = { r->o->tok }, .n = 1 };
+	size_t size = 0, vocabulary_size = 0;
+	const char *config = k3_iod_file(r->iod, WIRE_FD_CONFIG, &size);
+	const char *vocabulary = k3_iod_file(r->iod, WIRE_FD_VOCABULARY, &vocabulary_size);
+	int e = config_parse(config, size, "config.json of the daemon", &r->config, err);
+
+	if (e < 0)
+		return e;
+	if (r->o->tok) {
+		e = k3_tokenizer_open(&r->tokenizer, &tok, r->config.vocab_size, err);
+		if (e == K3_TOKENIZER_NONE)
+			return err_set(err, ERR_VOCABULARY, "there is no tiktoken.model in %s",
+				       r->o->tok);
+		return e;
+	}
+	if (!vocabulary)
+		return 0;
+	config = k3_iod_file(r->iod, WIRE_FD_TOKENIZER_CONFIG, &size);
+	return k3_tokenizer_new(&r->tokenizer, vocabulary, vocabulary_size, config,
+				config ? size : 0, r->config.vocab_size, err);
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static int choose_layers(struct run *r, struct err *err)
+{
+	uint32_t most = r->iod ? k3_iod_catalog(r->iod)->header->n_layers : r->config.n_layers;
+
+	r->n_layers = r->o->layers ? (uint32_t)r->o->layers : most;
+	if (r->n_layers > most)
+		return err_set(err, ERR_USAGE, "--layers %" PRIu32 ": %s has %" PRIu32 " layers",
+			       r->n_layers, r->iod ? "the daemon" : "the model", most);
+	return 0;
+}
+
+static int plan_memory(struct run *r, struct err *err)
+{
+	const struct k3_options *o = r->o;
+	uint64_t positions = r->prompt.n + (o->gen > 0 ? o->gen - 1 : 0);
+	uint64_t rows = o->recompute ? positions : r->prompt.n;
+	uint64_t most = o->prefill_rows ? o->prefill_rows : USUAL_ROWS;
+	struct k3_memplan_want want = {
+		.config = &r->config,
+		.n_layers = r->n_layers,
+		.n_rows = (uint32_t)(rows < most ? rows : most),
+		.n_rows_is_given = o->prefill_rows > 0,
+		.n_logits = o->dump_logits_all ? 0 : 1,
+		.has_trace = o->dump_cache_trace,
+		.has_daemon = !o->socket,
+		.preset = o->preset,
+		.trunk_gb = o->trunk_gb,
+		.cache_gb = o->cache_gb,
+		.tile_bytes = o->tile,
+		.in_flight_size = o->queue_depth && o->chunk ? o->queue_depth * o->chunk : 0,
+	};
+	uint64_t limit = r->config.max_positions ? r->config.max_positions : UINT32_MAX;
+	int e;
+
+	if (positions > limit)
+		return err_set(err, ERR_USAGE,
+			       "%zu tokens of prompt and %" PRIu64 " to generate are more than the "
+			       "%" PRIu64 " positions of this model",
+			       r->prompt.n, o->gen, limit);
+	want.n_positions = (uint32_t)positions;
+	e = k3_memplan_make(&want, &r->plan, err);
+	if (e == 0 || err->code == ERR_BUDGET)
+		k3_memplan_print(&r->plan, stderr);
+	return e;
+}
+
+/* ---- daemon and engine ----------------------------------------------------------------------- */
+
+static int start_daemon(struct run *r, struct err *err)
+{
+	const struct k3_options *o = r->o;
+	struct k3_embedded_settings settings = {
+		.model_dirs = &r->line->words,
+		.trunk = o->trunk,
+		.config = o->config,
+		.tok = o->tok,
+		.backend = o->backend,
+		.direct = o->direct,
+		.trunk_gb = (double)r->plan.trunk_budget / 1e9,
+		.cache_gb = (double)r->plan.cache_budget / 1e9,
+		.queue_depth = o->queue_depth,
+		.chunk = o->chunk,
+		.tile = o->tile,
+		.layers = o->layers,
+	};
+	int fd, e = k3_embedded_start(&r->embedded, &settings, &fd, err);
+
+	if (e < 0)
+		return e;
+	e = k3_iod_adopt(&r->iod, fd, err);
+	if (e < 0 && err->code == ERR_GONE) {
+		/* It ended before WELCOME and has said why on our standard error. */
+		r->daemon_exit = k3_embedded_finish(TAKE(r->embedded));
+		if (r->daemon_exit > 0 && r->daemon_exit < 128) {
+			err_clear(err);
+			return err_set(err, ERR_GONE,
+				       "the private k3-iod refused to start (exit code %d); its "
+				       "reason stands above",
+				       r->daemon_exit);
+		}
+	}
+	return e;
+}
+
+static int make_engine(struct run *r, struct err *err)
+{
+	const struct k3_options *o = r->o;
+	struct k3_engine_settings settings = { .config = &r->config,
+					       .iod = r->iod,
+					       .kernels = &r->kernels,
+					       .n_layers = r->n_layers,
+					       .max_rows = r->plan.n_rows,
+					       .max_positions = (uint32_t)r->prompt.n };
+	int isa = o->isa ? kern_isa_parse(o->isa) : KERN_ISA_N_;
+	int e;
+
+	if (o->gen > 0)
+		settings.max_positions += (uint32_t)o->gen - 1;
+	e = kern_table_init(&r->kernels, (enum kern_isa)isa, err);
+	if (e == 0)
+		e = k3_team_new(&r->team, (unsigned)o->threads, err);
+	if (e < 0)
+		return e;
+	r->report.kernels = &r->kernels;
+	settings.team = r->team;
+	e = k3_engine_new(&r->engine, &settings, err);
+	return e < 0 ? e : k3_sequence_new(&r->sequence, r->engine, err);
+}
+
+/* ---- outputs --------------------------------------------------------------------------------- */
+
+static int open_output(FILE **ret, const char *path, struct err *err)
+{
+	if (!path)
+		return 0;
+	*ret = fopen(path, "we");
+	if (!*ret)
+		return err_set(err, ERR_IO, "cannot write %s: %s", path, strerror(errno));
+	return 0;
+}
+
+static int open_trace(struct run *r, struct err *err)
+{
+	CLEANUP(freep) char *path = NULL;
+
+	if (!r->o->dump_cache_trace)
+		return 0;
+	if (mkdir(r->o->dump_cache_trace, 0777) < 0 && errno != EEXIST)
+		return err_set(err, ERR_IO, "cannot make the directory %s: %s",
+			       r->o->dump_cache_trace, strerror(errno));
+	if (asprintf(&path, "%s/trace.jsonl", r->o->dump_cache_trace) < 0)
+		return err_set(err, ERR_NO_MEMORY, "no memory for a path");
+	return open_output(&r->trace, path, err);
+}
+
+static int open_outputs(struct run *r, struct err *err)
+{
+	int e = open_output(&r->first_logits, r->o->dump_logits, err);
+
+	if (e == 0)
+		e = open_output(&r->all_logits, r->o->dump_logits_all, err);
+	return e < 0 ? e : open_trace(r, err);
+}
+
+static int close_output(FILE **f, const char *name, struct err *err)
+{
+	FILE *file = TAKE(*f);
+
+	if (!file || fclose(file) == 0)
+		return 0;
+	return err_set(err, errno == ENOSPC ? ERR_SPACE : ERR_IO, "cannot write %s: %s", name,
+		       strerror(errno));
+}
+
+static int close_outputs(struct run *r, struct err *err)
+{
+	int e = close_output(&r->first_logits, r->o->dump_logits, err);
+	int e2 = close_output(&r->all_logits, r->o->dump_logits_all, err);
+	int e3 = close_output(&r->trace, "the trace", err);
+
+	return e < 0 ? e : e2 < 0 ? e2 : e3;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static int prepare(struct run *r, struct err *err)
+{
+	int e = k3_run_check(r->line, err);
+
+	if (e < 0)
+		return e;
+	if (r->o->socket) {
+		e = k3_iod_connect(&r->iod, r->o->socket, err);
+		if (e == 0)
+			e = take_model_texts(r, err);
+	} else {
+		e = read_model_texts(r, err);
+	}
+	if (e == 0)
+		e = choose_layers(r, err);
+	if (e == 0)
+		e = k3_prompt_read(r->o, r->tokenizer, r->config.vocab_size, &r->prompt, err);
+	if (e == 0)
+		e = k3_run_stop_ids(r->o, &r->config, r->tokenizer, &r->stop_ids, err);
+	if (e == 0)
+		e = plan_memory(r, err);
+	return e < 0 ? e : open_outputs(r, err);
+}
+
+static int start(struct run *r, struct err *err)
+{
+	const struct wire_welcome *w;
+	int e = r->o->socket ? 0 : start_daemon(r, err);
+
+	if (e < 0)
+		return e;
+	w = k3_iod_welcome(r->iod);
+	r->report.backend = w->backend;
+	r->report.slab_bytes = w->slab_size;
+	if (!r->o->socket)
+		k3_memplan_correct(&r->plan, w);
+	r->report.plan = &r->plan;
+	return make_engine(r, err);
+}
+
+static int generate(struct run *r, struct err *err)
+{
+	r->generation = (struct k3_generation){
+		.engine = r->engine,
+		.sequence = r->sequence,
+		.iod = r->iod,
+		.config = &r->config,
+		.tokenizer = r->tokenizer,
+		.prompt = &r->prompt,
+		.stop_ids = r->stop_ids.ids,
+		.n_stop_ids = r->stop_ids.n,
+		.n_generate = (uint32_t)r->o->gen,
+		.n_layers = r->n_layers,
+		.max_rows = r->plan.n_rows,
+		.recompute = r->o->recompute,
+		.text_out = stdout,
+		.first_logits = r->first_logits,
+		.all_logits = r->all_logits,
+		.trace = r->trace,
+		.report = &r->report,
+		.generated = &r->generated,
+	};
+	return k3_generate(&r->generation, err);
+}
+
+/* The daemon's peak, while it still answers. */
+static void ask_daemon(struct run *r)
+{
+	enum {
+#define STAT(name, unit, kind, sentence) COUNTER_##name,
+#include "proto/stats.def"
+#undef STAT
+	};
+	uint64_t values[PROTO_STATS_MAX];
+	uint32_t n;
+
+	if (r->iod && k3_iod_stats(r->iod, values, &n, NULL) == 0 && n > COUNTER_peak_rss_bytes)
+		r->report.daemon_peak_rss_bytes = values[COUNTER_peak_rss_bytes];
+}
+
+static void say_summary(const struct run *r)
+{
+	const struct k3_report *p = &r->report;
+	double rest = 0, waited = 0;
+	uint64_t trunk = 0, experts = 0;
+
+	for (size_t i = 0; i < p->n_steps; i++) {
+		rest += i > 0 ? p->steps[i].seconds : 0;
+		waited += p->steps[i].wait_seconds;
+		trunk += p->steps[i].trunk_bytes_read;
+		experts += p->steps[i].expert_bytes_read;
+	}
+	if (p->n_steps == 0)
+		return;
+	log_info("prompt of %zu tokens in %.3f s, %zu more steps in %.3f s (%.3f s each); waited "
+		 "%.3f s; read %.3f GB of trunk, %.3f GB of experts; %s",
+		 r->prompt.n, p->steps[0].seconds, p->n_steps - 1, rest,
+		 p->n_steps > 1 ? rest / (double)(p->n_steps - 1) : 0.0, waited,
+		 (double)trunk / 1e9, (double)experts / 1e9, p->backend);
+}
+
+static void write_report(struct run *r, int *exit_code)
+{
+	struct err err = { 0 };
+
+	if (!r->o->out)
+		return;
+	r->report.prompt = &r->prompt;
+	r->report.generated = &r->generated;
+	r->report.text = r->generation.text ? r->generation.text : r->tokenizer ? "" : NULL;
+	r->report.text_len = r->generation.text_len;
+	r->report.exit_code = *exit_code;
+	if (k3_report_write(&r->report, r->o->out, &err) < 0) {
+		log_error("%s", err.text);
+		if (*exit_code == 0)
+			*exit_code = err_exit_code(err.code);
+	}
+}
+
+static void run_free(struct run *r)
+{
+	struct err unused = { 0 };
+
+	(void)close_outputs(r, &unused);
+	k3_report_deinit(&r->report);
+	free(r->generation.text);
+	(void)k3_sequence_free(r->sequence);
+	(void)k3_engine_free(r->engine);
+	(void)k3_team_free(r->team);
+	(void)k3_iod_free(r->iod);
+	(void)k3_embedded_finish(r->embedded);
+	k3_ids_deinit(&r->stop_ids);
+	k3_ids_deinit(&r->generated);
+	k3_ids_deinit(&r->prompt);
+	(void)k3_tokenizer_free(r->tokenizer);
+	free(r);
+}
+
+static void on_interrupt(int number)
+{
+	(void)number;
+	k3_generate_interrupt();
+}
+
+/* The first Ctrl-C ends the run after the step under way, the second ends the process. */
+static void catch_interrupts(void)
+{
+	struct sigaction action = { .sa_handler = on_interrupt, .sa_flags = SA_RESETHAND };
+
+	(void)sigaction(SIGINT, &action, NULL);
+	(void)sigaction(SIGTERM, &action, NULL);
+}
+
+static int exit_code_of(const struct run *r, int e, const struct err *err)
+{
+	if (e >= 0)
+		return 0;
+	return r->daemon_exit > 0 && r->daemon_exit < 128 ? r->daemon_exit
+							  : err_exit_code(err->code);
+}
+
+int k3_cmd_run(const struct k3_command_line *line)
+{
+	struct run *r = calloc(1, sizeof(*r));
+	struct err err = { 0 };
+	int e, exit_code;
+
+	if (line->options.list_presets) {
+		k3_preset_print(stdout);
+		free(r);
+		return 0;
+	}
+	if (!r || k3_report_init(&r->report, &err) < 0) {
+		log_error("out of memory");
+		free(r);
+		return err_exit_code(ERR_NO_MEMORY);
+	}
+	r->line = line;
+	r->o = &line->options;
+	e = prepare(r, &err);
+	if (e == 0) {
+		catch_interrupts();
+		e = start(r, &err);
+	}
+	if (e == 0)
+		e = generate(r, &err);
+	if (e == 0)
+		e = close_outputs(r, &err);
+	if (e == 0 && k3_generate_was_interrupted())
+		e = err_set(&err, ERR_GONE, "interrupted after %zu tokens", r->generated.n);
+	ask_daemon(r);
+	if (e < 0)
+		log_error("%s", err.text);
+	else
+		say_summary(r);
+	exit_code = exit_code_of(r, e, &err);
+	write_report(r, &exit_code);
+	run_free(r);
+	return exit_code;
+}

@@ -1,0 +1,257 @@
+/*
+ * Summing and choosing. The budgets that the user (or a preset) gave are taken as they are; auto
+ * gives the trunk what is left after everything else, then the cache. Rows of a step are halved
+ * until the sum fits, unless their number was asked for.
+ */
+#include "compute/memplan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compute/engine.h"
+#include "compute/preset.h"
+#include "shared/fd.h"
+#include "shared/slab.h"
+
+/* Left to others when auto decides: a sixteenth, at most 4 GiB. */
+enum { AUTO_SPARE_SHARE = 16 };
+#define AUTO_SPARE_MAX (4ull << 30)
+/* What k3 still allocates beside the items: stacks of threads, buffers of the connection. */
+#define PROGRAM_SPARE (4ull << 20)
+/* config.json gives sizes to about a percent; "everything" must not fall short of it. */
+#define SURPLUS(x) ((x) + (x) / 20)
+
+static const struct {
+	const char *name, *sentence;
+} items[] = {
+#define X(name, sentence) { #name, sentence },
+	K3_MEMPLAN_ITEMS(X)
+#undef X
+};
+
+const char *k3_memplan_item_name(enum k3_memplan_item item)
+{
+	return items[item].name;
+}
+
+uint64_t k3_private_rss(void)
+{
+	CLEANUP(freep) char *text = NULL;
+	size_t size;
+	uint64_t kib = 0;
+
+	if (fd_read_file(-1, "/proc/self/status", 1 << 16, &text, &size) < 0)
+		return 0;
+	for (const char *at = text; at; at = strchr(at, '\n')) {
+		if (*at == '\n')
+			at++;
+		if (strncmp(at, "RssAnon:", 8) == 0 || strncmp(at, "RssFile:", 8) == 0)
+			kib += strtoull(at + 8, NULL, 10);
+	}
+	return kib << 10;
+}
+
+static void read_limit(struct k3_memplan *p)
+{
+	p->limit = UINT64_MAX;
+}
+
+static void add_up(struct k3_memplan *p)
+{
+	p->total = 0;
+	for (int i = 0; i < K3_MEMPLAN_N_; i++)
+		p->total += p->item[i];
+}
+
+static void plan_client(const struct k3_memplan_want *w, uint32_t rows, struct k3_memplan *p)
+{
+	struct k3_engine_memory m;
+	uint32_t n_logits = w->n_logits ? w->n_logits : rows;
+
+	k3_engine_plan(w->config, w->n_layers, rows, w->n_positions, &m);
+	p->n_rows = rows;
+	p->item[K3_MEMPLAN_client_scratch] = m.scratch;
+	p->item[K3_MEMPLAN_client_vectors] = m.vectors;
+	p->item[K3_MEMPLAN_client_contributions] = m.contributions;
+	p->item[K3_MEMPLAN_client_state_kda] = m.state_kda;
+	p->item[K3_MEMPLAN_client_state_mla] = m.state_mla;
+	p->item[K3_MEMPLAN_client_logits] =
+		(uint64_t)n_logits * w->config->vocab_size * sizeof(float);
+	p->item[K3_MEMPLAN_client_trace] =
+		w->has_trace ? (uint64_t)rows * p->size.n_moe_layers * w->config->top_k * 2 : 0;
+}
+
+static int plan_daemon(const struct k3_memplan_want *w, uint64_t trunk_budget,
+		       uint64_t cache_budget, struct k3_memplan *p, struct err *err)
+{
+	struct slab_want want = {
+		.trunk_size = p->size.trunk_size,
+		.max_tile_size = p->size.max_tile_size,
+		.n_tiles = p->size.n_tiles,
+		.expert_size = p->size.expert_size,
+		.n_experts = p->size.n_experts,
+		.trunk_budget = trunk_budget,
+		.cache_budget = cache_budget,
+		.in_flight_size = w->in_flight_size,
+	};
+	struct slab_plan slab;
+	int r = slab_plan(&want, &slab, err);
+
+	if (r < 0)
+		return r;
+	p->trunk_budget = trunk_budget;
+	p->cache_budget = cache_budget;
+	p->item[K3_MEMPLAN_daemon_pinned_tiles] = slab.pinned_size;
+	p->item[K3_MEMPLAN_daemon_tile_ring] = slab.ring_size;
+	p->item[K3_MEMPLAN_daemon_expert_slots] = slab.slots_size;
+	p->item[K3_MEMPLAN_daemon_directory] =
+		slab.total_size - slab.pinned_size - slab.ring_size - slab.slots_size;
+	p->item[K3_MEMPLAN_daemon_private] = slab.daemon_private_size;
+	return 0;
+}
+
+/* With the least budgets and these rows. */
+static int plan_least(const struct k3_memplan_want *w, uint32_t rows, struct k3_memplan *p,
+		      struct err *err)
+{
+	int r = 0;
+
+	plan_client(w, rows, p);
+	if (w->has_daemon)
+		r = plan_daemon(w, 0, 0, p, err);
+	add_up(p);
+	return r;
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* auto: p holds the least plan; what is left of the limit goes to the trunk, then to the cache. */
+static void choose_auto(const struct k3_memplan *p, uint64_t *ret_trunk, uint64_t *ret_cache)
+{
+	uint64_t spare = min_u64(p->limit / AUTO_SPARE_SHARE, AUTO_SPARE_MAX);
+	uint64_t trunk =
+		p->item[K3_MEMPLAN_daemon_pinned_tiles] + p->item[K3_MEMPLAN_daemon_tile_ring];
+	uint64_t cache = p->item[K3_MEMPLAN_daemon_expert_slots];
+	uint64_t all_trunk = SURPLUS(p->size.trunk_size);
+	uint64_t all_experts = SURPLUS(p->size.expert_size * p->size.n_experts);
+	uint64_t left, share;
+
+	*ret_trunk = *ret_cache = 0;
+	if (p->total + spare >= p->limit)
+		return;
+	left = p->limit - spare - p->total;
+	share = all_trunk > trunk ? min_u64(left, all_trunk - trunk) : 0;
+	*ret_trunk = trunk + share;
+	left -= share;
+	share = all_experts > cache ? min_u64(left, all_experts - cache) : 0;
+	if (share > 0)
+		*ret_cache = cache + share;
+}
+
+static uint64_t budget_bytes(double given_gb, double preset_gb, uint64_t all)
+{
+	double gb = given_gb >= 0 ? given_gb : preset_gb;
+
+	return gb < 0 ? SURPLUS(all) : (uint64_t)(gb * 1e9 + 0.5);
+}
+
+/* p holds the least plan for its rows: fill in the budgets asked for. */
+static int plan_budgets(const struct k3_memplan_want *w, struct k3_memplan *p, struct err *err)
+{
+	const struct k3_preset *preset = k3_preset_find(w->preset);
+	uint64_t trunk, cache;
+
+	if (strcmp(preset->name, "auto") == 0) {
+		uint64_t given;
+
+		/* what is given counts before what is left is shared out */
+		if (w->cache_gb >= 0) {
+			given = budget_bytes(w->cache_gb, 0, 0);
+			p->total += given > p->item[K3_MEMPLAN_daemon_expert_slots]
+					    ? given - p->item[K3_MEMPLAN_daemon_expert_slots]
+					    : 0;
+		}
+		choose_auto(p, &trunk, &cache);
+		if (w->trunk_gb >= 0) {
+			given = budget_bytes(w->trunk_gb, 0, 0);
+			cache = given < trunk ? cache + (trunk - given) : cache;
+			cache = min_u64(cache, SURPLUS(p->size.expert_size * p->size.n_experts));
+			trunk = given;
+		}
+		if (w->cache_gb >= 0)
+			cache = budget_bytes(w->cache_gb, 0, 0);
+	} else {
+		trunk = budget_bytes(w->trunk_gb, preset->trunk_gb, p->size.trunk_size);
+		cache = budget_bytes(w->cache_gb, preset->cache_gb,
+				     p->size.expert_size * p->size.n_experts);
+	}
+	return plan_daemon(w, trunk, cache, p, err);
+}
+
+static int refuse(const struct k3_memplan_want *w, const struct k3_memplan *p, struct err *err)
+{
+	struct k3_memplan least = *p;
+	int r = err_set(err, ERR_BUDGET,
+			"this run would take %.3f GB, but only %.3f GB may be allocated (%s)",
+			(double)p->total / 1e9, (double)p->limit / 1e9, p->limit_note);
+
+	if (plan_least(w, 1, &least, NULL) == 0 && least.total < p->total)
+		err_append(err, "; the least is %.3f GB, with %s--prefill-rows 1",
+			   (double)least.total / 1e9,
+			   w->has_daemon ? "--trunk-gb 0 --cache-gb 0 " : "");
+	return r;
+}
+
+int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, struct err *err)
+{
+	struct k3_memplan *p = ret;
+	uint32_t rows = want->n_rows;
+	int r;
+
+	memset(p, 0, sizeof(*p));
+	k3_model_size(want->config, want->n_layers, want->tile_bytes, &p->size);
+	read_limit(p);
+	p->item[K3_MEMPLAN_client_program] = k3_private_rss() + PROGRAM_SPARE;
+	for (;;) {
+		r = plan_least(want, rows, p, err);
+		if (r == 0 && want->has_daemon)
+			r = plan_budgets(want, p, err);
+		if (r < 0)
+			return r;
+		add_up(p);
+		if (p->total <= p->limit || want->n_rows_is_given || rows == 1)
+			break;
+		rows /= 2;
+	}
+	return p->total <= p->limit ? 0 : refuse(want, p, err);
+}
+
+void k3_memplan_correct(struct k3_memplan *plan, const struct wire_welcome *w)
+{
+	plan->item[K3_MEMPLAN_daemon_pinned_tiles] = w->trunk_pinned_size;
+	plan->item[K3_MEMPLAN_daemon_tile_ring] = w->ring_size;
+	plan->item[K3_MEMPLAN_daemon_expert_slots] = w->slots_size;
+	plan->item[K3_MEMPLAN_daemon_directory] =
+		w->slab_size -
+		min_u64(w->slab_size, w->trunk_pinned_size + w->ring_size + w->slots_size);
+	plan->item[K3_MEMPLAN_daemon_private] = w->daemon_private_size;
+	add_up(plan);
+}
+
+void k3_memplan_print(const struct k3_memplan *plan, FILE *out)
+{
+	(void)fprintf(out, "memory plan (MB)\n");
+	for (int i = 0; i < K3_MEMPLAN_N_; i++)
+		if (plan->item[i] > 0)
+			(void)fprintf(out, "  %12.3f  %-21s %s\n", (double)plan->item[i] / 1e6,
+				      items[i].name, items[i].sentence);
+	(void)fprintf(out, "  %12.3f  total", (double)plan->total / 1e6);
+	if (plan->limit != UINT64_MAX)
+		(void)fprintf(out, " of %.3f that may be allocated (%s)", (double)plan->limit / 1e6,
+			      plan->limit_note);
+	(void)fputc('\n', out);
+}

@@ -1,0 +1,71 @@
+#pragma once
+/*
+ * The memory plan of a run: every item of daemon and client summed before anything is allocated,
+ * and compared with what the machine and every enclosing control group allow.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "compute/model_size.h"
+#include "proto/wire.h"
+#include "shared/config.h"
+#include "shared/err.h"
+
+/* Item(name, sentence): the names are those of run.json's memory.plan. */
+#define K3_MEMPLAN_ITEMS(X)                                             \
+	X(daemon_pinned_tiles, "trunk tiles that stay resident")        \
+	X(daemon_tile_ring, "ring for the other tiles")                 \
+	X(daemon_expert_slots, "cache of routed experts")               \
+	X(daemon_directory, "slab header, directory, alignment")        \
+	X(daemon_private, "the daemon itself")                          \
+	X(client_scratch, "activations of a step")                      \
+	X(client_vectors, "small vectors of a layer")                   \
+	X(client_contributions, "expert outputs kept until their turn") \
+	X(client_state_kda, "recurrent state and convolutions")         \
+	X(client_state_mla, "attention latents of all positions")       \
+	X(client_logits, "rows of logits")                              \
+	X(client_trace, "routing kept for the trace")                   \
+	X(client_program, "k3 itself, vocabulary and libraries")
+enum k3_memplan_item {
+#define X(name, sentence) K3_MEMPLAN_##name,
+	K3_MEMPLAN_ITEMS(X)
+#undef X
+		K3_MEMPLAN_N_
+};
+
+struct k3_memplan_want {
+	const struct config *config; /* borrowed */
+	uint32_t n_layers;
+	uint32_t n_rows;      /* most rows of a step; lowered when memory asks for it, unless ... */
+	bool n_rows_is_given; /* ... the user said so */
+	uint32_t n_positions;
+	uint32_t n_logits; /* rows of logits kept at once; 0: as many as rows */
+	bool has_trace;
+	/* the private daemon; none with --socket */
+	bool has_daemon;
+	const char *preset;
+	double trunk_gb, cache_gb; /* < 0: the preset's */
+	uint64_t tile_bytes, in_flight_size;
+};
+
+struct k3_memplan {
+	uint64_t item[K3_MEMPLAN_N_];
+	uint64_t total;
+	uint64_t limit;        /* what may be allocated; UINT64_MAX unknown */
+	char limit_note[160];  /* where the limit comes from */
+	uint32_t n_rows;       /* chosen */
+	uint64_t trunk_budget; /* bytes for the daemon's --trunk-gb and --cache-gb */
+	uint64_t cache_budget;
+	struct k3_model_size size;
+};
+
+/* Make the plan. ERR_BUDGET with both numbers when it does not fit, ret is filled then too. */
+int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, struct err *err);
+/* Replace the daemon's items by what it says it has. */
+void k3_memplan_correct(struct k3_memplan *plan, const struct wire_welcome *welcome);
+void k3_memplan_print(const struct k3_memplan *plan, FILE *out);
+const char *k3_memplan_item_name(enum k3_memplan_item item);
+/* Resident private memory of this process now: anonymous and file pages, not the shared slab. */
+uint64_t k3_private_rss(void);

@@ -1,0 +1,105 @@
+/*
+ * The table behind options.def, and for each command the texts of its help. The program as a whole
+ * has the same options: its help and man page list all of them.
+ */
+#include "compute/options.h"
+
+#include <string.h>
+
+#define OPT(field, name, type, value, initial, min, max, section, commands, help) \
+	{ name,  OPTION_##type, offsetof(struct k3_options, field),               \
+	  value, initial,       min,                                              \
+	  max,   section,       commands,                                         \
+	  help },
+static const struct option table[] = {
+#include "compute/options.def"
+};
+#undef OPT
+
+#define EXIT_CODES                                                                          \
+	"exit codes:\n"                                                                     \
+	"  0  success\n"                                                                    \
+	"  1  a tensor failed to bind, a step failed, or the daemon is gone\n"              \
+	"  2  the command line or a config is not understood, or memory does not suffice\n" \
+	"  4  the run ended but an expert failed to load, so the output is unsound"
+
+static const struct option_program whole = {
+	.name = "k3",
+	.summary = "run Kimi K3 from disk within the memory there is",
+	.usage = "k3 run MODEL... [options]\n"
+		 "k3 run --socket PATH [options]\n"
+		 "k3 MODEL [options]                 the same as k3 run MODEL\n"
+		 "k3 tokenize --tok DIR (TEXT | --file F | --jsonl F | --decode IDS) [--control]\n"
+		 "k3 stats --socket PATH\n"
+		 "k3 COMMAND --help",
+	.intro =
+		"k3 computes; k3-iod reads. k3 opens no weight file: a daemon hands it the weights "
+		"in shared memory, tile by tile, as the disk delivers them. With MODEL and no "
+		"--socket, k3 starts a private daemon that ends with it.\n\n"
+		"The text goes to standard output as it is produced, and nothing else does. The "
+		"same "
+		"prompt gives the same bits at every memory budget, thread count, instruction set "
+		"and chunk size.",
+	.epilog =
+		"examples:\n"
+		"  k3 run deploy/demo --prompt \"In the beginning\" --gen 24\n"
+		"  k3 run /models/k3 --trunk /fast/k3.trunk --preset laptop --ids 1008,10484 --out "
+		"run.json\n"
+		"  k3 tokenize --tok /models/k3 \"Hello\"\n\n" EXIT_CODES,
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
+static const struct option_program run = {
+	.name = "k3",
+	.summary = "one prompt to the end",
+	.usage = "k3 run MODEL... [options]\n"
+		 "k3 run --socket PATH [options]",
+	.intro = "MODEL is a directory with the released shards and config.json; several "
+		 "directories "
+		 "may be given when the shards are spread over disks. Everything that will be "
+		 "allocated is summed first; a run that does not fit is refused with both numbers.",
+	.epilog = "examples:\n"
+		  "  k3 run deploy/demo --prompt \"In the beginning\" --gen 24\n"
+		  "  k3 run --socket /run/k3/iod.sock --prompt-file letter.txt --gen 200 --stop-id "
+		  "eos\n\n" EXIT_CODES,
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
+static const struct option_program tokenize = {
+	.name = "k3",
+	.summary = "text to token ids and back",
+	.usage = "k3 tokenize --tok DIR (TEXT | --file F | --jsonl F | --decode IDS) [--control]",
+	.intro = "TEXT and --file give the ids on one line, separated by commas, as --ids takes "
+		 "them. "
+		 "Text that is not valid UTF-8 is refused with the offset of the first bad byte.",
+	.epilog = EXIT_CODES,
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
+static const struct option_program stats = {
+	.name = "k3",
+	.summary = "the counters of a running k3-iod",
+	.usage = "k3 stats --socket PATH",
+	.intro = "One counter a line: name, value, unit, meaning.",
+	.epilog = EXIT_CODES,
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
+const struct option_program *k3_option_program(const char *command)
+{
+	static const struct {
+		const char *name;
+		const struct option_program *program;
+	} commands[] = { { "run", &run }, { "tokenize", &tokenize }, { "stats", &stats } };
+
+	if (!command)
+		return &whole;
+	for (size_t i = 0; i < N_ELEMENTS(commands); i++)
+		if (strcmp(commands[i].name, command) == 0)
+			return commands[i].program;
+	return NULL;
+}

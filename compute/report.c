@@ -1,0 +1,182 @@
+#include "compute/report.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "shared/fd.h"
+
+int k3_report_init(struct k3_report *r, struct err *err)
+{
+	memset(r, 0, sizeof(*r));
+	r->digest = XXH3_createState();
+	if (!r->digest || XXH3_128bits_reset(r->digest) != XXH_OK)
+		return err_set(err, ERR_NO_MEMORY, "no memory for a digest");
+	return 0;
+}
+
+void k3_report_deinit(struct k3_report *r)
+{
+	free(r->steps);
+	(void)XXH3_freeState(r->digest);
+	r->steps = NULL;
+	r->digest = NULL;
+}
+
+int k3_report_step(struct k3_report *r, const struct k3_step_report *step, struct err *err)
+{
+	if (r->n_steps == r->steps_capacity) {
+		size_t capacity = r->steps_capacity ? 2 * r->steps_capacity : 64;
+		struct k3_step_report *grown = realloc(r->steps, capacity * sizeof(*grown));
+
+		if (!grown)
+			return err_set(err, ERR_NO_MEMORY, "no memory for the report");
+		r->steps = grown;
+		r->steps_capacity = capacity;
+	}
+	r->steps[r->n_steps++] = *step;
+	return 0;
+}
+
+void k3_report_logits(struct k3_report *r, const float *logits, size_t n)
+{
+	(void)XXH3_128bits_update(r->digest, logits, n * sizeof(*logits));
+}
+
+void k3_report_sample_memory(struct k3_report *r)
+{
+	uint64_t now = k3_private_rss();
+
+	if (now > r->client_peak_rss_bytes)
+		r->client_peak_rss_bytes = now;
+}
+
+static json_t *json_bytes(uint64_t n)
+{
+	return json_integer((json_int_t)n);
+}
+
+static json_t *json_ids(const struct k3_ids *ids)
+{
+	json_t *a = json_array();
+
+	for (size_t i = 0; ids && i < ids->n; i++)
+		(void)json_array_append_new(a, json_integer(ids->ids[i]));
+	return a;
+}
+
+static json_t *json_digest(const struct k3_report *r)
+{
+	XXH128_canonical_t c;
+	char hex[2 * sizeof(c.digest) + 1];
+
+	XXH128_canonicalFromHash(&c, XXH3_128bits_digest(r->digest));
+	for (size_t i = 0; i < sizeof(c.digest); i++)
+		(void)snprintf(hex + 2 * i, 3, "%02x", c.digest[i]);
+	return json_string(hex);
+}
+
+static json_t *json_steps(const struct k3_report *r)
+{
+	json_t *a = json_array();
+
+	for (size_t i = 0; i < r->n_steps; i++) {
+		const struct k3_step_report *s = &r->steps[i];
+		json_t *o = json_object();
+
+		(void)json_object_set_new(o, "seconds", json_real(s->seconds));
+		(void)json_object_set_new(o, "wait_seconds", json_real(s->wait_seconds));
+		(void)json_object_set_new(o, "trunk_bytes_read", json_bytes(s->trunk_bytes_read));
+		(void)json_object_set_new(o, "expert_bytes_read", json_bytes(s->expert_bytes_read));
+		(void)json_object_set_new(o, "experts_resident", json_bytes(s->experts_resident));
+		(void)json_object_set_new(o, "experts_read", json_bytes(s->experts_read));
+		(void)json_array_append_new(a, o);
+	}
+	return a;
+}
+
+static json_t *json_memory(const struct k3_report *r)
+{
+	json_t *o = json_object(), *plan = json_object();
+
+	for (int i = 0; r->plan && i < K3_MEMPLAN_N_; i++)
+		(void)json_object_set_new(plan, k3_memplan_item_name(i),
+					  json_bytes(r->plan->item[i]));
+	(void)json_object_set_new(o, "slab_bytes", json_bytes(r->slab_bytes));
+	(void)json_object_set_new(o, "client_peak_rss_bytes", json_bytes(r->client_peak_rss_bytes));
+	(void)json_object_set_new(o, "daemon_peak_rss_bytes", json_bytes(r->daemon_peak_rss_bytes));
+	(void)json_object_set_new(o, "plan", plan);
+	return o;
+}
+
+/* The name of each kernel that ran: "matmul_bf16 avx2". */
+static json_t *json_kernels(const struct k3_report *r)
+{
+	json_t *a = json_array();
+
+	for (size_t i = 0; r->kernels && i < N_ELEMENTS(r->kernels->names); i++)
+		if (r->kernels->names[i])
+			(void)json_array_append_new(a, json_string(r->kernels->names[i]));
+	return a;
+}
+
+static json_t *json_report(const struct k3_report *r)
+{
+	json_t *o = json_object();
+
+	(void)json_object_set_new(o, "prompt_ids", json_ids(r->prompt));
+	(void)json_object_set_new(o, "generated_ids", json_ids(r->generated));
+	(void)json_object_set_new(o, "text",
+				  r->text ? json_stringn(r->text, r->text_len) : json_null());
+	(void)json_object_set_new(o, "logits_digest", json_digest(r));
+	(void)json_object_set_new(o, "steps", json_steps(r));
+	(void)json_object_set_new(o, "memory", json_memory(r));
+	(void)json_object_set_new(o, "kernels", json_kernels(r));
+	(void)json_object_set_new(o, "backend", r->backend ? json_string(r->backend) : json_null());
+	(void)json_object_set_new(o, "exit_code", json_integer(r->exit_code));
+	return o;
+}
+
+/* text to path by way of a temporary name, or straight into what is no regular file (a pipe,
+ * /dev/null). */
+static int write_file(const char *path, const char *text, struct err *err)
+{
+	CLEANUP(freep) char *temporary = NULL;
+	struct stat st;
+	bool is_special = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+	FILE *f;
+	int e;
+
+	if (!is_special && asprintf(&temporary, "%s.tmp", path) < 0)
+		return err_set(err, ERR_NO_MEMORY, "no memory for a path");
+	f = fopen(is_special ? path : temporary, "we");
+	e = f ? 0 : errno;
+	if (f && fputs(text, f) < 0)
+		e = errno;
+	if (f && fclose(f) != 0 && e == 0)
+		e = errno;
+	if (e == 0 && !is_special && rename(temporary, path) < 0)
+		e = errno;
+	if (e == 0)
+		return 0;
+	if (!is_special)
+		(void)unlink(temporary);
+	return err_set(err, e == ENOSPC ? ERR_SPACE : ERR_IO, "cannot write %s: %s", path,
+		       strerror(e));
+}
+
+int k3_report_write(const struct k3_report *r, const char *path, struct err *err)
+{
+	json_t *o = json_report(r);
+	CLEANUP(freep) char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+
+	json_decref(o);
+	if (!text)
+		return err_set(err, ERR_NO_MEMORY, "no memory for the report");
+	return write_file(path, text, err);
+}

@@ -1,0 +1,115 @@
+#include "compute/run_check.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "compute/prompt.h"
+
+static int check_prompt(const struct k3_options *o, struct err *err)
+{
+	int n = !!o->prompt + !!o->prompt_file + !!o->ids + !!o->ids_file;
+
+	if (n == 1)
+		return 0;
+	return err_set(err, ERR_USAGE,
+		       "give %s of --prompt TEXT, --prompt-file F, --ids 1,2,3 and --ids-file F",
+		       n == 0 ? "one" : "only one");
+}
+
+static int check_model(const struct k3_command_line *line, struct err *err)
+{
+	if (line->options.socket && line->words.n > 0)
+		return err_set(err, ERR_USAGE,
+			       "give a MODEL directory or --socket, not both: the daemon at %s "
+			       "has its own model",
+			       line->options.socket);
+	if (!line->options.socket && line->words.n == 0)
+		return err_set(err, ERR_USAGE,
+			       "give a MODEL directory, or --socket PATH of a running k3-iod");
+	for (size_t i = 0; i < line->words.n; i++) {
+		struct stat st;
+
+		if (stat(line->words.items[i], &st) < 0 || !S_ISDIR(st.st_mode))
+			return err_set(err, ERR_USAGE, "the model %s is not a directory",
+				       line->words.items[i]);
+	}
+	return 0;
+}
+
+/* Options of the private daemon, which a daemon that runs already has decided. */
+static int check_socket(const struct k3_command_line *line, struct err *err)
+{
+	static const char *const private_only[] = { "trunk",  "trunk-gb",   "cache-gb", "preset",
+						    "config", "backend",    "direct",   "chunk",
+						    "tile",   "queue-depth" };
+
+	for (size_t i = 0; line->options.socket && i < N_ELEMENTS(private_only); i++)
+		if (option_was_given(line->program, &line->options, private_only[i]))
+			return err_set(err, ERR_USAGE,
+				       "--%s means nothing with --socket: it is the daemon's to "
+				       "decide; give it to k3-iod",
+				       private_only[i]);
+	return 0;
+}
+
+int k3_run_check(const struct k3_command_line *line, struct err *err)
+{
+	const struct k3_options *o = &line->options;
+	int r = check_model(line, err);
+
+	if (r == 0)
+		r = check_prompt(o, err);
+	if (r == 0)
+		r = check_socket(line, err);
+	if (r < 0)
+		return r;
+	if (o->incremental && o->recompute)
+		return err_set(err, ERR_USAGE, "--incremental and --recompute exclude each other");
+	if (o->tile && o->trunk)
+		return err_set(err, ERR_USAGE,
+			       "--tile means nothing with --trunk: the file has its own cut");
+	if (o->stop_id.n > 0 && o->gen == 0)
+		return err_set(err, ERR_USAGE, "--stop-id means nothing with --gen 0");
+	return 0;
+}
+
+/* config.json names one; the vocabulary's [EOS] ends a text as well. */
+static int push_eos(const struct config *c, struct k3_tokenizer *t, struct k3_ids *ret,
+		    struct err *err)
+{
+	uint32_t end = t ? k3_tokenizer_special(t, "[EOS]") : UINT32_MAX;
+	int r = 0;
+
+	if (c->eos_id == UINT32_MAX && end == UINT32_MAX)
+		return err_set(err, ERR_USAGE,
+			       "--stop-id eos: neither config.json nor the vocabulary names an id "
+			       "that ends a text; give the number");
+	if (c->eos_id != UINT32_MAX)
+		r = k3_ids_push(ret, c->eos_id, err);
+	if (r == 0 && end != UINT32_MAX)
+		r = k3_ids_push(ret, end, err);
+	return r;
+}
+
+int k3_run_stop_ids(const struct k3_options *o, const struct config *c, struct k3_tokenizer *t,
+		    struct k3_ids *ret, struct err *err)
+{
+	for (size_t i = 0; i < o->stop_id.n; i++) {
+		const char *text = o->stop_id.items[i];
+		size_t n = ret->n;
+		int r;
+
+		if (strcmp(text, "eos") == 0)
+			r = push_eos(c, t, ret, err);
+		else
+			r = k3_ids_parse(text, strlen(text), "--stop-id", ret, err);
+		if (r < 0)
+			return r;
+		if (ret->n == n || ret->ids[ret->n - 1] >= c->vocab_size)
+			return err_set(err, ERR_USAGE,
+				       "--stop-id %s: an id below %" PRIu32 " or eos", text,
+				       c->vocab_size);
+	}
+	return 0;
+}
