@@ -14,23 +14,35 @@
 
 enum { PIECES_MAX = 1 << 14 }; /* the kernel's limit of registered buffers */
 
+/* Refusals of the ring and of its buffers; ENOMEM there is about the limit, not about memory. */
+static void explain_errno(int error, char *text, size_t size)
+{
+	struct rlimit limit;
+
+	if (error == -ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0)
+		(void)snprintf(text, size, "memlock limit %llu KiB: raise it or give CAP_IPC_LOCK",
+			       (unsigned long long)limit.rlim_cur / 1024);
+	else
+		(void)snprintf(text, size, "%s", strerror(-error));
+}
+
 static void explain_no_uring(int error, char *text, size_t size)
 {
 	CLEANUP(fd_closep) int fd = -1;
-	char value[2] = "0";
+	char value[2] = "0", why[96];
 
+	explain_errno(error, why, sizeof(why));
 	fd = open("/proc/sys/kernel/io_uring_disabled", O_RDONLY | O_CLOEXEC);
 	if (fd >= 0)
 		(void)fd_pread_all(fd, value, 1, 0);
 	if (value[0] != '0')
 		(void)snprintf(text, size, "no io_uring: kernel.io_uring_disabled is %s", value);
 	else if (error == -EPERM || error == -EACCES)
-		(void)snprintf(text, size, "no io_uring: a sandbox forbids it (%s)",
-			       strerror(-error));
+		(void)snprintf(text, size, "no io_uring: a sandbox forbids it (%s)", why);
 	else if (error == -ENOSYS)
 		(void)snprintf(text, size, "no io_uring: the kernel is too old or hides it");
 	else
-		(void)snprintf(text, size, "no io_uring: %s", strerror(-error));
+		(void)snprintf(text, size, "no io_uring: %s", why);
 }
 
 static int choose_backend(struct iod_reader *r, enum iod_backend_choice choice,
@@ -217,8 +229,7 @@ int iod_reader_register_some(struct iod_reader *r)
 
 static void describe_buffers(const struct iod_reader *r, char *text, size_t size)
 {
-	char why[96] = "";
-	struct rlimit limit;
+	char why[96];
 
 	if (!r->backend->class->register_piece || r->slab_size == 0) {
 		text[0] = '\0';
@@ -227,12 +238,7 @@ static void describe_buffers(const struct iod_reader *r, char *text, size_t size
 			       r->n_registered == r->n_pieces ? ", registered buffers"
 							      : ", buffers not yet registered");
 	} else {
-		if (r->register_error == -ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0)
-			(void)snprintf(why, sizeof(why),
-				       "memlock limit %llu KiB: raise it or give CAP_IPC_LOCK",
-				       (unsigned long long)limit.rlim_cur / 1024);
-		else
-			(void)snprintf(why, sizeof(why), "%s", strerror(-r->register_error));
+		explain_errno(r->register_error, why, sizeof(why));
 		(void)snprintf(text, size, ", %u of %u buffers registered (%s)", r->n_registered,
 			       r->n_pieces, why);
 	}

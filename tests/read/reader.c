@@ -246,12 +246,8 @@ static void registered_pieces(void)
 				   rig.slab + border - MIB - 7 * SLAB_PAGE);
 			rig_wait(&rig, &r);
 			CHECK_EQ(r.result, 0);
-			if (border < 128 * MIB)
-				rig_check(&rig, &r);
-			memset(rig.slab + border - 2 * MIB, RIG_POISON,
-			       rig.slab_size - border + 2 * MIB < 8 * MIB
-				       ? rig.slab_size - border + 2 * MIB
-				       : 8 * MIB);
+			rig_check(&rig, &r);
+			memset(rig.slab + border - 2 * MIB, RIG_POISON, 4 * MIB);
 		}
 		more = more > 0 ? iod_reader_register_some(rig.reader) : -1;
 	}
