@@ -3,7 +3,6 @@
  * --jsonl every line is a JSON string and becomes a line with a JSON array.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -14,8 +13,6 @@
 #include "compute/prompt.h"
 #include "shared/fd.h"
 #include "shared/log.h"
-
-enum { INPUT_SIZE_MAX = 1 << 30 };
 
 static void print_ids(const struct k3_ids *ids, const char *open, const char *close)
 {
@@ -41,11 +38,9 @@ static int tokenize_file(struct k3_tokenizer *t, const char *path, bool control,
 {
 	CLEANUP(freep) char *text = NULL;
 	size_t size;
-	int r = fd_read_file(AT_FDCWD, path, INPUT_SIZE_MAX, &text, &size);
+	int r = k3_input_read(path, &text, &size, err);
 
-	if (r < 0)
-		return err_set(err, ERR_USAGE, "cannot read %s: %s", path, strerror(-r));
-	return tokenize_text(t, text, size, control, "", "", err);
+	return r < 0 ? r : tokenize_text(t, text, size, control, "", "", err);
 }
 
 static int tokenize_line(struct k3_tokenizer *t, const char *line, size_t size, bool control,

@@ -11,7 +11,6 @@
 
 #include "compute/engine.h"
 #include "compute/preset.h"
-#include "shared/fd.h"
 #include "shared/slab.h"
 
 /* Left to others when auto decides: a sixteenth, at most 4 GiB. */
@@ -37,19 +36,16 @@ const char *k3_memplan_item_name(enum k3_memplan_item item)
 
 uint64_t k3_private_rss(void)
 {
-	CLEANUP(freep) char *text = NULL;
-	size_t size;
-	uint64_t kib = 0;
+	FILE *f = fopen("/proc/self/status", "re");
+	uint64_t total = 0;
+	char line[256];
 
-	if (fd_read_file(-1, "/proc/self/status", 1 << 16, &text, &size) < 0)
-		return 0;
-	for (const char *at = text; at; at = strchr(at, '\n')) {
-		if (*at == '\n')
-			at++;
-		if (strncmp(at, "RssAnon:", 8) == 0 || strncmp(at, "RssFile:", 8) == 0)
-			kib += strtoull(at + 8, NULL, 10);
-	}
-	return kib << 10;
+	while (f && fgets(line, sizeof(line), f))
+		if (strncmp(line, "RssAnon:", 8) == 0 || strncmp(line, "RssFile:", 8) == 0)
+			total += strtoull(line + 8, NULL, 10) << 10; /* in KiB */
+	if (f)
+		(void)fclose(f);
+	return total;
 }
 
 static void read_limit(struct k3_memplan *p)

@@ -10,7 +10,7 @@
 #include "compute/options.h"
 #include "shared/fd.h"
 
-enum { PROMPT_SIZE_MAX = 1 << 30, FILE_SIZE_MAX = 256 << 20 };
+enum { INPUT_SIZE_MAX = 1 << 30, FILE_SIZE_MAX = 256 << 20 };
 
 int k3_ids_push(struct k3_ids *ids, uint32_t id, struct err *err)
 {
@@ -111,17 +111,53 @@ static int read_text(struct k3_tokenizer *t, const char *text, size_t size, stru
 	return k3_tokenizer_encode(t, text, size, false, ids, err);
 }
 
+/* A file, a pipe or a terminal to its end. Caller frees. */
+static int read_input(const char *path, char **ret, size_t *ret_size, struct err *err)
+{
+	CLEANUP(freep) char *text = NULL;
+	FILE *f = fopen(path, "re");
+	size_t capacity = 0, size = 0;
+	int e = f ? 0 : errno;
+
+	while (e == 0 && !feof(f)) {
+		if (size == capacity) {
+			char *grown = realloc(text, capacity ? 2 * capacity : 65536);
+
+			if (!grown || capacity >= INPUT_SIZE_MAX) {
+				e = grown ? EFBIG : ENOMEM;
+				text = grown ? grown : text;
+				break;
+			}
+			text = grown;
+			capacity = capacity ? 2 * capacity : 65536;
+		}
+		size += fread(text + size, 1, capacity - size, f);
+		e = ferror(f) ? errno : 0;
+	}
+	if (f)
+		(void)fclose(f);
+	if (e != 0)
+		return err_set(err, ERR_USAGE, "cannot read %s: %s", path, strerror(e));
+	*ret = TAKE(text);
+	*ret_size = size;
+	return 0;
+}
+
+int k3_input_read(const char *path, char **ret, size_t *ret_size, struct err *err)
+{
+	return read_input(strcmp(path, "-") == 0 ? "/dev/stdin" : path, ret, ret_size, err);
+}
+
 static int read_file(const struct k3_options *o, struct k3_tokenizer *t, struct k3_ids *ids,
 		     struct err *err)
 {
 	const char *path = o->prompt_file ? o->prompt_file : o->ids_file;
 	CLEANUP(freep) char *text = NULL;
 	size_t size;
-	int r = fd_read_file(AT_FDCWD, path, PROMPT_SIZE_MAX, &text, &size);
+	int r = k3_input_read(path, &text, &size, err);
 
 	if (r < 0)
-		return err_set(err, ERR_USAGE, "cannot read the prompt from %s: %s", path,
-			       strerror(-r));
+		return r;
 	if (o->ids_file)
 		return k3_ids_parse(text, size, path, ids, err);
 	return read_text(t, text, size, ids, err);

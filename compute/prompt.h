@@ -16,6 +16,9 @@ int k3_ids_push(struct k3_ids *ids, uint32_t id, struct err *err);
 int k3_ids_parse(const char *text, size_t size, const char *name, struct k3_ids *ids,
 		 struct err *err);
 
+/* The bytes of a file, a pipe, or with "-" of standard input. ERR_USAGE. Caller frees. */
+int k3_input_read(const char *path, char **ret, size_t *ret_size, struct err *err);
+
 enum { K3_TOKENIZER_NONE = 1 };
 /* Open the tokenizer of the first directory that has a tiktoken.model; K3_TOKENIZER_NONE when none
  * has. n_vocab as in k3_tokenizer_new. */
