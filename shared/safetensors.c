@@ -79,7 +79,7 @@ static int read_dtype(struct scan *s, enum st_dtype *ret)
 		return r;
 	text[r] = '\0';
 	for (unsigned i = 0; i < ST_DTYPE_N_; i++) {
-		if (strcmp(text, dtypes[i].name) == 0) {
+		if (text[0] == dtypes[i].name[0] && strcmp(text, dtypes[i].name) == 0) {
 			*ret = (enum st_dtype)i;
 			return 0;
 		}
@@ -214,13 +214,6 @@ static int compare_begin(const void *a, const void *b)
 	return (x->end > y->end) - (x->end < y->end);
 }
 
-static int compare_hash(const void *a, const void *b)
-{
-	const struct region *x = a, *y = b;
-
-	return (x->name_hash > y->name_hash) - (x->name_hash < y->name_hash);
-}
-
 /* The regions must cover the data area exactly: no hole, no overlap, nothing after the last. */
 static int check_regions(struct scan *s)
 {
@@ -255,15 +248,29 @@ static int check_regions(struct scan *s)
  * never accepts a bad one. */
 static int check_names(struct scan *s)
 {
-	if (s->n_regions == 0)
-		return 0;
-	qsort(s->regions, s->n_regions, sizeof(*s->regions), compare_hash);
-	for (size_t i = 1; i < s->n_regions; i++)
-		if (s->regions[i].name_hash == s->regions[i - 1].name_hash)
-			return jscan_fail(&s->j,
-					  "two tensors have one name (at data bytes %llu and %llu)",
-					  (unsigned long long)s->regions[i - 1].begin,
-					  (unsigned long long)s->regions[i].begin);
+	CLEANUP(freep) size_t *table = NULL; /* index + 1; open addressing */
+	size_t n = 16;
+
+	while (n < 2 * s->n_regions)
+		n *= 2;
+	table = calloc(n, sizeof(*table));
+	if (!table)
+		return err_set(s->j.err, ERR_NO_MEMORY, "%s: out of memory", s->j.path);
+	for (size_t i = 0; i < s->n_regions; i++) {
+		size_t at = s->regions[i].name_hash & (n - 1);
+
+		for (; table[at]; at = (at + 1) & (n - 1)) {
+			const struct region *other = &s->regions[table[at] - 1];
+
+			if (other->name_hash == s->regions[i].name_hash)
+				return jscan_fail(&s->j,
+						  "two tensors have one name (at data bytes %llu "
+						  "and %llu)",
+						  (unsigned long long)other->begin,
+						  (unsigned long long)s->regions[i].begin);
+		}
+		table[at] = i + 1;
+	}
 	return 0;
 }
 
