@@ -11,6 +11,7 @@
 
 #include "compute/engine.h"
 #include "compute/preset.h"
+#include "shared/memlimit.h"
 #include "shared/slab.h"
 
 /* Left to others when auto decides: a sixteenth, at most 4 GiB. */
@@ -48,9 +49,13 @@ uint64_t k3_private_rss(void)
 	return total;
 }
 
-static void read_limit(struct k3_memplan *p)
+static void read_limit(const char *root, struct k3_memplan *p)
 {
-	p->limit = UINT64_MAX;
+	struct memlimit m;
+
+	memlimit_get(root ? root : "", &m);
+	p->limit = m.bytes;
+	(void)snprintf(p->limit_note, sizeof(p->limit_note), "%s", m.text);
 }
 
 static void add_up(struct k3_memplan *p)
@@ -210,7 +215,7 @@ int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, 
 
 	memset(p, 0, sizeof(*p));
 	k3_model_size(want->config, want->n_layers, want->tile_bytes, &p->size);
-	read_limit(p);
+	read_limit(want->limit_root, p);
 	p->item[K3_MEMPLAN_client_program] = k3_private_rss() + PROGRAM_SPARE;
 	for (;;) {
 		r = plan_least(want, rows, p, err);

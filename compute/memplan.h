@@ -48,13 +48,14 @@ struct k3_memplan_want {
 	const char *preset;
 	double trunk_gb, cache_gb; /* < 0: the preset's */
 	uint64_t tile_bytes, in_flight_size;
+	const char *limit_root; /* of memlimit_get; NULL: this machine */
 };
 
 struct k3_memplan {
 	uint64_t item[K3_MEMPLAN_N_];
 	uint64_t total;
 	uint64_t limit;        /* what may be allocated; UINT64_MAX unknown */
-	char limit_note[160];  /* where the limit comes from */
+	char limit_note[512];  /* where the limit comes from */
 	uint32_t n_rows;       /* chosen */
 	uint64_t trunk_budget; /* bytes for the daemon's --trunk-gb and --cache-gb */
 	uint64_t cache_budget;
