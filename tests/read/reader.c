@@ -292,12 +292,12 @@ static void hints_one_chunk(void)
 	start(&rig, "slow=2M");
 	rig_add_segment(&hint, 0, 0, 2 * MIB);
 	rig_submit(&rig, &hint, IOD_READ_HINT, rig.slab);
-	rig_run_for(&rig, 100 * 1000);
+	while (iod_reader_counts(rig.reader)->bytes[IOD_READ_HINT] == 0)
+		CHECK(sd_event_run(rig.event, UINT64_MAX) >= 0);
 	CHECK(!hint.is_done);
 	rig_add_segment(&demand, 1, 0, 256 * KIB);
 	rig_submit(&rig, &demand, IOD_READ_DEMAND, rig.slab + 4 * MIB);
 	before = iod_reader_counts(rig.reader)->bytes[IOD_READ_HINT];
-	CHECK(before > 0);
 	CHECK(iod_reader_is_idle(rig.reader, IOD_READ_TRUNK) == false);
 	rig_wait(&rig, &demand);
 	CHECK(iod_reader_counts(rig.reader)->bytes[IOD_READ_HINT] - before <= 64 * KIB);
@@ -312,7 +312,7 @@ static void promotion(void)
 	struct rig_read trunk = { 0 }, hint = { 0 }, other = { 0 };
 
 	add_files(&rig, test_tmpdir());
-	start(&rig, "slow=8M");
+	start(&rig, "slow=2M");
 	rig_add_segment(&hint, 0, 5, MIB);
 	rig_add_segment(&other, 0, MIB, 200 * KIB);
 	rig_add_segment(&trunk, 0, 2 * MIB, MIB);
