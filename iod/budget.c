@@ -1,0 +1,91 @@
+#include "iod/budget.h"
+
+#include "shared/memlimit.h"
+
+/* Bytes that the reader keeps in flight on one device unless told otherwise. */
+enum { USUAL_DEPTH = 16, USUAL_CHUNK = 512 << 10 };
+/* Without a budget: this share of what the machine allows is left to clients and everything else.
+ */
+enum { SPARE_DIVISOR = 4 };
+
+static uint64_t gb_bytes(double gb)
+{
+	return (uint64_t)(gb * 1e9 + 0.5);
+}
+
+static uint64_t in_flight(const struct iod_options *o)
+{
+	uint64_t depth = o->queue_depth ? o->queue_depth : USUAL_DEPTH;
+
+	return depth * (o->chunk ? o->chunk : USUAL_CHUNK);
+}
+
+static uint64_t at_least(uint64_t bytes, uint64_t least)
+{
+	return bytes < least ? least : bytes;
+}
+
+/* Budgets that were not given: the trunk first, then the cache, from what may be used. */
+static void choose_budgets(const struct iod_options *o, uint64_t limit,
+			   const struct slab_plan *least, struct slab_want *want)
+{
+	uint64_t all_experts = want->n_experts * want->expert_size;
+	uint64_t fixed = least->daemon_private_size + (4ull << 20);
+	uint64_t usable = limit - limit / SPARE_DIVISOR;
+
+	usable = usable > fixed ? usable - fixed : 0;
+	if (o->trunk_gb < 0) {
+		uint64_t cache = o->cache_gb < 0 ? least->slots_size : want->cache_budget;
+
+		want->trunk_budget = usable > cache ? usable - cache : 0;
+		if (want->trunk_budget > want->trunk_size)
+			want->trunk_budget = want->trunk_size;
+		want->trunk_budget = at_least(want->trunk_budget, least->trunk_floor);
+	}
+	if (o->cache_gb < 0) {
+		uint64_t trunk = want->trunk_budget ? want->trunk_budget : least->trunk_floor;
+
+		want->cache_budget = usable > trunk ? usable - trunk : 0;
+		if (want->cache_budget > all_experts)
+			want->cache_budget = all_experts;
+		want->cache_budget = at_least(want->cache_budget, least->slots_size);
+	}
+}
+
+int iod_budget_plan(const struct iod_options *o, const struct source *s, struct slab_plan *ret,
+		    struct err *err)
+{
+	const struct catalog_header *h = s->catalog.header;
+	struct slab_want want = {
+		.trunk_size = h->trunk_size,
+		.max_tile_size = h->max_tile_size,
+		.n_tiles = h->n_tiles,
+		.expert_size = h->expert_size,
+		.n_experts = s->n_experts,
+		.in_flight_size = in_flight(o),
+	};
+	struct memlimit limit;
+	struct slab_plan least;
+	uint64_t total;
+	int r = slab_plan(&want, &least, err);
+
+	if (r < 0)
+		return r;
+	memlimit_get("", &limit);
+	if (o->trunk_gb > 0)
+		want.trunk_budget = gb_bytes(o->trunk_gb);
+	if (o->cache_gb > 0)
+		want.cache_budget = gb_bytes(o->cache_gb);
+	choose_budgets(o, limit.bytes, &least, &want);
+	r = slab_plan(&want, ret, err);
+	if (r < 0)
+		return r;
+	total = ret->total_size + ret->daemon_private_size;
+	if (total > limit.bytes)
+		return err_set(err, ERR_BUDGET,
+			       "the budgets make %.3f GB of memory, %.3f GB can be had (%s); the "
+			       "least that works is %.3f GB: lower --trunk-gb and --cache-gb",
+			       (double)total / 1e9, (double)limit.bytes / 1e9, limit.text,
+			       (double)(least.total_size + least.daemon_private_size) / 1e9);
+	return 0;
+}

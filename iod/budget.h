@@ -1,0 +1,10 @@
+#pragma once
+/* The memory that this daemon will take: from options, or from what the machine allows. */
+#include "iod/options.h"
+#include "shared/catalog.h"
+#include "shared/slab.h"
+
+/* ERR_BUDGET: below the least that works, or more than the machine and its control groups allow;
+ * both numbers are named. */
+int iod_budget_plan(const struct iod_options *o, const struct source *s, struct slab_plan *ret,
+		    struct err *err);

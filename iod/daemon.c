@@ -1,0 +1,301 @@
+#include "iod/daemon.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "iod/budget.h"
+#include "iod/client.h"
+#include "iod/notify.h"
+#include "iod/start.h"
+#include "iod/sweep.h"
+#include "shared/log.h"
+
+enum { TIMER_USEC = 1000000, COMPLAINTS_A_SECOND = 10 };
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+void iod_daemon_wake(struct iod_daemon *d)
+{
+	if (d->pump_source)
+		(void)sd_event_source_set_enabled(d->pump_source, SD_EVENT_ONESHOT);
+}
+
+/* Another client comes first next time. */
+static void rotate_clients(struct iod_daemon *d)
+{
+	struct list *first = d->clients.next;
+
+	list_remove(first);
+	list_push_tail(&d->clients, first);
+}
+
+static int on_pump(sd_event_source *source, void *data)
+{
+	struct iod_daemon *d = data;
+
+	(void)source;
+	iod_client_reap(d);
+	if (d->phase != IOD_PHASE_SERVE)
+		return 0;
+	if (d->options->embedded_fd > 0 && d->n_clients == 0)
+		return sd_event_exit(d->event, 0);
+	iod_rows_pump(d);
+	iod_experts_pump(d);
+	iod_sweep_pump(d);
+	iod_trunk_pump_pins(d->trunk);
+	if (!list_is_empty(&d->clients))
+		rotate_clients(d);
+	return 0;
+}
+
+static void on_tile_changed(void *data, struct iod_tile *tile)
+{
+	struct iod_daemon *d = data;
+	struct err err = { 0 };
+
+	iod_start_tile_changed(d);
+	iod_sweep_tile_changed(d, tile);
+	if (tile->error < 0 && d->phase == IOD_PHASE_SERVE) {
+		iod_trunk_describe_failure(d->trunk, tile, &err);
+		iod_daemon_complain(d, "%s", err.text);
+	}
+	iod_daemon_wake(d);
+}
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *data)
+{
+	struct iod_daemon *d = data;
+
+	if (d->phase == IOD_PHASE_SERVE)
+		iod_start_report_pinning(d);
+	iod_client_check_stalled(d, usec);
+	(void)sd_event_source_set_time(source, usec + TIMER_USEC);
+	return 0;
+}
+
+static int on_stop(sd_event_source *source, const struct signalfd_siginfo *si, void *data)
+{
+	struct iod_daemon *d = data;
+
+	(void)source;
+	log_info("stopping on %s with %u clients", strsignal((int)si->ssi_signo), d->n_clients);
+	iod_notify_stopping("stopping");
+	return sd_event_exit(d->event, 0);
+}
+
+static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *si, void *data)
+{
+	(void)source;
+	(void)si;
+	(void)data;
+	log_info("SIGHUP: budgets and files are fixed at start, nothing to reload");
+	return 0;
+}
+
+void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...)
+{
+	uint64_t now = 0;
+	char text[1600];
+	va_list ap;
+
+	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
+	if (now - d->complain_usec >= 1000000) {
+		if (d->n_unprinted > 0)
+			log_warning("%u more warnings were not printed", d->n_unprinted);
+		d->complain_usec = now;
+		d->n_complaints = d->n_unprinted = 0;
+	}
+	if (d->n_complaints++ >= COMPLAINTS_A_SECOND) {
+		d->n_unprinted++;
+		d->metrics.log_lines_dropped++;
+		return;
+	}
+	va_start(ap, fmt);
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	log_warning("%s", text);
+}
+
+static int add_signal(struct iod_daemon *d, int signo, sd_event_signal_handler_t handler)
+{
+	return sd_event_add_signal(d->event, NULL, signo | SD_EVENT_SIGNAL_PROCMASK, handler, d);
+}
+
+static int make_loop(struct iod_daemon *d)
+{
+	int r = sd_event_new(&d->event);
+
+	if (r >= 0)
+		r = add_signal(d, SIGTERM, on_stop);
+	if (r >= 0)
+		r = add_signal(d, SIGINT, on_stop);
+	if (r >= 0)
+		r = add_signal(d, SIGHUP, on_hangup);
+	if (r >= 0)
+		r = sd_event_set_watchdog(d->event, true);
+	if (r >= 0)
+		r = sd_event_add_defer(d->event, &d->pump_source, on_pump, d);
+	if (r >= 0)
+		r = sd_event_source_set_enabled(d->pump_source, SD_EVENT_OFF);
+	if (r >= 0)
+		r = sd_event_add_time_relative(d->event, &d->timer_source, CLOCK_MONOTONIC,
+					       TIMER_USEC, 0, on_timer, d);
+	if (r >= 0)
+		r = sd_event_source_set_enabled(d->timer_source, SD_EVENT_ON);
+	return r;
+}
+
+/* ---- construction ---------------------------------------------------------------------------- */
+
+static int open_listener(struct iod_daemon *d, struct err *err)
+{
+	int r;
+
+	if (d->options->embedded_fd > 0)
+		return 0;
+	r = iod_listener_inherit(&d->listener, err);
+	if (r != 0)
+		return r < 0 ? r : 0;
+	if (!d->options->socket)
+		return err_set(err, ERR_USAGE,
+			       "no socket to serve: give --socket PATH (or start k3-iod.socket)");
+	return iod_listener_bind(&d->listener, d->options->socket, err);
+}
+
+static int open_model(struct iod_daemon *d, struct err *err)
+{
+	const struct iod_options *o = d->options;
+	struct source_want want = {
+		.model_dirs = o->model.items,
+		.n_model_dirs = (uint32_t)o->model.n,
+		.config_path = o->config,
+		.trunk_path = o->trunk,
+		.max_layers = (uint32_t)o->layers,
+		.tile_bytes = o->tile,
+	};
+	struct iod_handout_want handout = {
+		.config_path = o->config,
+		.tokenizer_dir = o->tok,
+		.model_dirs = o->model.items,
+		.n_model_dirs = o->model.n,
+	};
+	int r;
+
+	if (o->model.n == 0)
+		return err_set(err, ERR_USAGE, "no model: give --model DIR");
+	r = source_open(&want, &d->source, err);
+	if (r < 0)
+		return r;
+	handout.source = d->source;
+	return iod_handout_open(&d->handout, &handout, err);
+}
+
+static int make_memory(struct iod_daemon *d, struct err *err)
+{
+	int r = iod_budget_plan(d->options, d->source, &d->plan, err);
+
+	if (r < 0)
+		return r;
+	r = iod_trunk_new(&d->trunk, d->source, d->plan.pinned_size);
+	if (r < 0)
+		return err_set(err, ERR_NO_MEMORY, "no memory for %u tile records",
+			       d->plan.n_tiles);
+	slab_plan_set_pinned(&d->plan, d->trunk->pinned_size);
+	r = slab_new(&d->slab, &d->plan, d->source->model_digest, err);
+	if (r < 0)
+		return r;
+	return iod_handout_add_slab(&d->handout, d->slab, err);
+}
+
+static int make_reader(struct iod_daemon *d, struct err *err)
+{
+	struct iod_reader_settings settings;
+
+	iod_options_reader(d->options, &settings);
+	return iod_reader_new(&d->reader, d->event, d->source, d->slab->base, d->slab->size,
+			      &settings, err);
+}
+
+int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, struct err *err)
+{
+	CLEANUP(iod_daemon_freep) struct iod_daemon *d = calloc(1, sizeof(*d));
+	int r;
+
+	if (!d)
+		return err_set(err, ERR_NO_MEMORY, "no memory for the daemon's record");
+	d->options = options;
+	list_init(&d->clients);
+	iod_listener_init(&d->listener);
+	iod_handout_init(&d->handout);
+	r = make_loop(d);
+	if (r < 0)
+		return err_set(err, ERR_UNSUPPORTED, "setting up the event loop: %s", strerror(-r));
+	/* the socket first: a second daemon must fail before it takes memory */
+	r = open_listener(d, err);
+	if (r < 0)
+		return r;
+	r = open_model(d, err);
+	if (r < 0)
+		return r;
+	r = make_memory(d, err);
+	if (r < 0)
+		return r;
+	r = make_reader(d, err);
+	if (r < 0)
+		return r;
+	iod_trunk_start(d->trunk, d->slab, d->reader, &d->metrics, on_tile_changed, d);
+	r = iod_experts_new(&d->experts, d, &iod_policy_lru);
+	if (r == 0)
+		r = iod_rows_new(&d->rows, d);
+	if (r == 0)
+		r = iod_start_begin(d);
+	if (r < 0)
+		return err_set(err, ERR_NO_MEMORY, "setting up the daemon: %s", strerror(-r));
+	*ret = TAKE(d);
+	return 0;
+}
+
+struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
+{
+	struct list *at, *next;
+
+	if (!d)
+		return NULL;
+	/* nothing may land any more when what it lands in goes */
+	d->reader = iod_reader_free(d->reader);
+	list_foreach_safe (at, next, &d->clients) {
+		struct iod_client *c = list_entry(at, struct iod_client, link);
+
+		iod_rows_end(c);
+		iod_client_free(c);
+	}
+	iod_rows_free(d->rows);
+	iod_experts_free(d->experts);
+	iod_handout_deinit(&d->handout);
+	slab_free(d->slab);
+	iod_trunk_free(d->trunk);
+	source_free(d->source);
+	iod_listener_deinit(&d->listener);
+	(void)sd_event_source_disable_unref(d->listen_source);
+	(void)sd_event_source_disable_unref(d->start_source);
+	(void)sd_event_source_disable_unref(d->timer_source);
+	(void)sd_event_source_disable_unref(d->pump_source);
+	(void)sd_event_unref(d->event);
+	free(d);
+	return NULL;
+}
+
+void iod_daemon_freep(struct iod_daemon **d)
+{
+	*d = iod_daemon_free(*d);
+}
+
+int iod_daemon_run(struct iod_daemon *d)
+{
+	return sd_event_loop(d->event);
+}

@@ -1,0 +1,67 @@
+#pragma once
+/*
+ * The daemon: everything it owns, in the order in which it is made. One thread, one loop. State
+ * changes wake the pump, which runs once a turn and serves whoever can be served.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <systemd/sd-event.h>
+
+#include "iod/experts.h"
+#include "iod/handout.h"
+#include "iod/listener.h"
+#include "iod/metrics.h"
+#include "iod/options.h"
+#include "iod/read.h"
+#include "iod/rows.h"
+#include "iod/trunk.h"
+#include "shared/attr.h"
+#include "shared/catalog.h"
+#include "shared/list.h"
+#include "shared/slab.h"
+
+enum iod_phase {
+	IOD_PHASE_MEMORY, /* the slab is made resident, a piece a turn */
+	IOD_PHASE_PROBE,  /* one tile is read */
+	IOD_PHASE_SERVE,  /* READY: clients are let in; pinned tiles still load */
+};
+
+struct iod_daemon {
+	const struct iod_options *options; /* borrowed */
+	sd_event *event;
+	struct iod_listener listener;
+	struct source *source;
+	struct slab_plan plan;
+	struct iod_trunk *trunk;
+	struct slab *slab;
+	struct iod_reader *reader;
+	struct iod_metrics metrics;
+	struct iod_experts *experts;
+	struct iod_rows *rows;
+	struct iod_handout handout;
+	struct list clients; /* struct iod_client.link */
+	uint32_t n_clients;  /* connections that are not dead */
+	uint32_t n_open;     /* of them, those with a WELCOME */
+	uint32_t last_number;
+
+	enum iod_phase phase;
+	sd_event_source *pump_source, *start_source, *timer_source, *listen_source;
+	bool is_pinned_told;  /* the line "all pinned" is printed */
+	uint64_t status_usec; /* when the last status went out */
+	/* complaints: a few a second, the rest counted */
+	uint64_t complain_usec;
+	uint32_t n_complaints, n_unprinted;
+};
+
+/* Make everything up to the loop. Errors are sentences for main. */
+int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, struct err *err);
+struct iod_daemon *iod_daemon_free(struct iod_daemon *d);
+void iod_daemon_freep(struct iod_daemon **d);
+/* Until a signal or the end of the embedded connection: the exit code. */
+int iod_daemon_run(struct iod_daemon *d);
+
+/* Something changed: the pump runs in this turn or the next. */
+void iod_daemon_wake(struct iod_daemon *d);
+/* A warning, at most a few a second. */
+void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -1,0 +1,61 @@
+#include "iod/expert_check.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const enum expert_part scale_parts[] = { EXPERT_GATE_SCALE, EXPERT_DOWN_SCALE,
+						EXPERT_UP_SCALE };
+
+/* Where byte slot_off of a slot came from. */
+static const struct source_segment *find_origin(const struct source *s,
+						const struct source_expert *e, uint64_t slot_off,
+						uint64_t *ret_file_off)
+{
+	for (uint32_t i = 0; i < e->n_segments; i++) {
+		const struct source_segment *seg = &s->segments[e->first_segment + i];
+		uint64_t start = seg->slab_off + seg->file_off % 4096;
+
+		if (slot_off < start || slot_off - start >= seg->size)
+			continue;
+		*ret_file_off = seg->file_off + (slot_off - start);
+		return seg;
+	}
+	return NULL;
+}
+
+int iod_expert_check(const struct source *s, uint32_t layer, uint32_t expert, const uint8_t *slot,
+		     struct err *err)
+{
+	const struct source_expert *e = source_expert(s, layer, expert);
+	const struct catalog_header *h = s->catalog.header;
+
+	for (size_t i = 0; i < N_ELEMENTS(scale_parts); i++) {
+		enum expert_part part = scale_parts[i];
+		size_t size = (size_t)h->expert_rows[part] * h->expert_cols[part];
+		const uint8_t *bad = memchr(slot + e->part_off[part], 0xff, size);
+		const struct source_segment *seg;
+		uint64_t file_off = 0;
+		char name[160];
+
+		if (!bad)
+			continue;
+		seg = find_origin(s, e, (uint64_t)(bad - slot), &file_off);
+		(void)names_format_expert(layer, expert, part, name, sizeof(name));
+		return err_set(err, ERR_EXPERT,
+			       "%s in %s, byte %" PRIu64 ": a scale of 255 is not a number: the "
+			       "file is damaged, fetch it again",
+			       name, seg ? s->files[seg->file].path : "?", file_off);
+	}
+	return 0;
+}
+
+void iod_expert_describe_failure(const struct source *s, uint32_t layer, uint32_t expert,
+				 const struct iod_read *read, int result, struct err *err)
+{
+	(void)err_set(err, ERR_EXPERT,
+		      "expert %u of layer %u could not be read: %s at byte %" PRIu64
+		      ": %s; check the disk and the file",
+		      expert, layer,
+		      read->bad_file < s->n_files ? s->files[read->bad_file].path : "?",
+		      read->bad_offset, strerror(-result));
+}

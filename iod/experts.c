@@ -1,0 +1,514 @@
+#include "iod/experts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "iod/client.h"
+#include "iod/daemon.h"
+#include "iod/expert_check.h"
+#include "shared/attr.h"
+#include "shared/must.h"
+
+static void iod_experts_freep(struct iod_experts **x)
+{
+	*x = iod_experts_free(*x);
+}
+
+int iod_experts_new(struct iod_experts **ret, struct iod_daemon *d,
+		    const struct iod_policy_class *policy_class)
+{
+	CLEANUP(iod_experts_freep) struct iod_experts *x = calloc(1, sizeof(*x));
+
+	if (!x)
+		return -ENOMEM;
+	x->daemon = d;
+	x->policy_class = policy_class;
+	x->n_slots = x->n_empty = d->plan.n_slots;
+	x->policy = policy_class->new (x->n_slots);
+	x->slots = calloc((size_t)x->n_slots + 1, sizeof(*x->slots));
+	x->slot_of = calloc((size_t)d->source->n_experts + 1, sizeof(*x->slot_of));
+	if (!x->policy || !x->slots || !x->slot_of)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < x->n_slots; i++) {
+		x->slots[i].experts = x;
+		x->slots[i].index = i;
+		list_init(&x->slots[i].refs);
+		list_init(&x->slots[i].read.link);
+	}
+	*ret = TAKE(x);
+	return 0;
+}
+
+struct iod_experts *iod_experts_free(struct iod_experts *x)
+{
+	if (!x)
+		return NULL;
+	if (x->policy)
+		x->policy_class->free(x->policy);
+	free(x->slot_of);
+	free(x->slots);
+	free(x);
+	return NULL;
+}
+
+int iod_expert_refs_init(struct iod_client *c, uint32_t window)
+{
+	struct iod_expert_refs *e = &c->experts;
+
+	e->refs = calloc(window, sizeof(*e->refs));
+	if (!e->refs)
+		return -ENOMEM;
+	list_init(&e->free);
+	list_init(&e->waiting);
+	for (uint32_t i = 0; i < window; i++) {
+		e->refs[i].client = c;
+		list_init(&e->refs[i].link);
+		list_push_tail(&e->free, &e->refs[i].link);
+	}
+	e->window = window;
+	return 0;
+}
+
+void iod_expert_refs_deinit(struct iod_client *c)
+{
+	free(c->experts.refs);
+	c->experts.refs = NULL;
+	c->experts.window = 0;
+}
+
+uint32_t iod_experts_n_free(const struct iod_experts *x)
+{
+	return x->n_slots - x->n_held - x->n_loading;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+static uint32_t *slot_of(struct iod_experts *x, uint32_t layer, uint32_t expert)
+{
+	return &x->slot_of[x->daemon->source->expert_base[layer] + expert];
+}
+
+static struct iod_slot *find_slot(struct iod_experts *x, uint32_t layer, uint32_t expert)
+{
+	uint32_t number = *slot_of(x, layer, expert);
+
+	return number ? &x->slots[number - 1] : NULL;
+}
+
+static struct slab_entry *entry_of(const struct iod_slot *slot)
+{
+	return &slot->experts->daemon->slab->slots[slot->index];
+}
+
+/* Held by refs, or loading without any: keep the two counts right around a change of refs. */
+static void attach(struct iod_slot *slot, struct iod_expert_ref *ref, enum iod_ref_state state)
+{
+	struct iod_experts *x = slot->experts;
+
+	if (list_is_empty(&slot->refs)) {
+		x->n_held++;
+		if (slot->state == SLAB_LOADING)
+			x->n_loading--;
+	}
+	list_remove(&ref->link);
+	list_push_tail(&slot->refs, &ref->link);
+	ref->slot = slot;
+	ref->state = state;
+	ref->client->experts.n_held++;
+	if (state == IOD_REF_LEASED)
+		x->daemon->metrics.expert_leases++;
+}
+
+/* Give a ref back to its client's free list, whatever state it is in. */
+static void release(struct iod_expert_ref *ref)
+{
+	struct iod_slot *slot = ref->slot;
+
+	list_remove(&ref->link);
+	list_push_tail(&ref->client->experts.free, &ref->link);
+	if (ref->state == IOD_REF_LEASED)
+		slot->experts->daemon->metrics.expert_leases--;
+	ref->state = IOD_REF_FREE;
+	ref->slot = NULL;
+	if (!slot)
+		return;
+	ref->client->experts.n_held--;
+	if (list_is_empty(&slot->refs)) {
+		slot->experts->n_held--;
+		if (slot->state == SLAB_LOADING)
+			slot->experts->n_loading++;
+	}
+}
+
+static void empty_slot(struct iod_slot *slot)
+{
+	struct iod_experts *x = slot->experts;
+
+	*slot_of(x, slot->layer, slot->expert) = 0;
+	entry_of(slot)->id = UINT32_MAX;
+	slot->state = SLAB_EMPTY;
+	slot->is_hint = false;
+	x->n_empty++;
+	if (slot->index < x->next_empty)
+		x->next_empty = slot->index;
+}
+
+static void evict(struct iod_slot *slot)
+{
+	struct iod_experts *x = slot->experts;
+
+	must(slot->state == SLAB_READY && list_is_empty(&slot->refs));
+	/* the generation rises before a byte changes */
+	slab_entry_invalidate(entry_of(slot));
+	x->policy_class->remove(x->policy, slot->index);
+	x->daemon->metrics.experts_evicted++;
+	x->daemon->metrics.experts_resident--;
+	empty_slot(slot);
+}
+
+static bool may_evict(void *data, uint32_t index)
+{
+	const struct iod_slot *slot = &((struct iod_experts *)data)->slots[index];
+
+	return slot->state == SLAB_READY && list_is_empty(&slot->refs);
+}
+
+/* An EMPTY slot, if need be by evicting; NULL when all are held or loading. */
+static struct iod_slot *take_slot(struct iod_experts *x)
+{
+	uint32_t victim;
+
+	if (x->n_empty > 0) {
+		while (x->slots[x->next_empty].state != SLAB_EMPTY)
+			x->next_empty++;
+		return &x->slots[x->next_empty];
+	}
+	victim = x->policy_class->victim(x->policy, may_evict, x);
+	if (victim == UINT32_MAX)
+		return NULL;
+	evict(&x->slots[victim]);
+	return &x->slots[victim];
+}
+
+static void send_ready(struct iod_expert_ref *ref, uint64_t bytes_read)
+{
+	struct iod_slot *slot = ref->slot;
+	struct iod_daemon *d = slot->experts->daemon;
+	const struct source_expert *e = source_expert(d->source, slot->layer, slot->expert);
+	struct proto_message m = { .type = PROTO_EXPERT_READY };
+
+	m.body.expert_ready = (struct wire_expert_ready){
+		.layer = slot->layer,
+		.expert = slot->expert,
+		.step = ref->step,
+		.slot = slot->index,
+		.generation =
+			atomic_load_explicit(&entry_of(slot)->generation, memory_order_relaxed),
+		.offset = entry_of(slot)->offset,
+		.bytes_read = bytes_read,
+	};
+	memcpy(m.body.expert_ready.part_off, e->part_off, sizeof(e->part_off));
+	d->metrics.experts_served++;
+	iod_client_send(ref->client, &m);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static void land(struct iod_slot *slot, uint64_t bytes_read)
+{
+	struct iod_experts *x = slot->experts;
+	struct list *at, *next;
+
+	slot->state = SLAB_READY;
+	/* pairs with the client's acquire of the message: bytes come first */
+	atomic_store_explicit(&entry_of(slot)->state, SLAB_READY, memory_order_release);
+	x->policy_class->admit(x->policy, slot->index, slot->layer, slot->expert);
+	x->daemon->metrics.experts_resident++;
+	list_foreach_safe (at, next, &slot->refs) {
+		struct iod_expert_ref *ref = list_entry(at, struct iod_expert_ref, link);
+
+		ref->state = IOD_REF_LEASED;
+		x->daemon->metrics.expert_leases++;
+		send_ready(ref, ref->is_first ? bytes_read : 0);
+	}
+}
+
+static void fail(struct iod_slot *slot, const struct err *err)
+{
+	struct list *at, *next;
+	uint32_t layer = slot->layer, expert = slot->expert;
+
+	atomic_store_explicit(&entry_of(slot)->state, SLAB_EMPTY, memory_order_release);
+	iod_daemon_complain(slot->experts->daemon, "%s", err->text);
+	list_foreach_safe (at, next, &slot->refs) {
+		struct iod_expert_ref *ref = list_entry(at, struct iod_expert_ref, link);
+		struct iod_client *c = ref->client;
+
+		release(ref);
+		iod_client_send_error(c, err, PROTO_EXPERTS, layer, expert);
+	}
+	slot->experts->n_loading--;
+	empty_slot(slot);
+}
+
+static void on_read(struct iod_read *r, int result)
+{
+	struct iod_slot *slot = r->data;
+	struct iod_experts *x = slot->experts;
+	struct iod_daemon *d = x->daemon;
+	struct err err = { 0 };
+
+	must(slot->state == SLAB_LOADING);
+	d->metrics.expert_bytes_read += r->bytes_read;
+	d->metrics.experts_read++;
+	if (slot->is_hint)
+		x->has_hint_under_way = false;
+	if (result == 0)
+		result = iod_expert_check(d->source, slot->layer, slot->expert, r->dst, &err);
+	else
+		iod_expert_describe_failure(d->source, slot->layer, slot->expert, r, result, &err);
+	if (result < 0) {
+		fail(slot, &err);
+	} else {
+		if (list_is_empty(&slot->refs))
+			x->n_loading--;
+		land(slot, r->bytes_read);
+	}
+	slot->is_hint = false;
+	iod_daemon_wake(d);
+}
+
+static void start_read(struct iod_slot *slot, uint32_t layer, uint32_t expert,
+		       enum iod_read_class class)
+{
+	struct iod_experts *x = slot->experts;
+	const struct source *s = x->daemon->source;
+	const struct source_expert *e = source_expert(s, layer, expert);
+	struct slab_entry *entry = entry_of(slot);
+
+	must(slot->state == SLAB_EMPTY && e);
+	slot->state = SLAB_LOADING;
+	slot->layer = layer;
+	slot->expert = expert;
+	slot->is_hint = class == IOD_READ_HINT;
+	*slot_of(x, layer, expert) = slot->index + 1;
+	x->n_empty--;
+	x->n_loading++;
+	entry->layer = layer;
+	entry->id = expert;
+	atomic_store_explicit(&entry->state, SLAB_LOADING, memory_order_relaxed);
+	slot->read = (struct iod_read){
+		.class = class,
+		.segments = s->segments + e->first_segment,
+		.n_segments = e->n_segments,
+		.dst = x->daemon->slab->base + entry->offset,
+		.dst_size = x->daemon->plan.slot_size,
+		.done = on_read,
+		.data = slot,
+	};
+	list_init(&slot->read.link);
+	iod_reader_submit(x->daemon->reader, &slot->read);
+}
+
+/* ---- serving --------------------------------------------------------------------------------- */
+
+/* Serve one waiting ref; false when it has to wait on. */
+static bool serve(struct iod_experts *x, struct iod_expert_ref *ref)
+{
+	struct iod_daemon *d = x->daemon;
+	struct iod_slot *slot = find_slot(x, ref->layer, ref->expert);
+
+	/* a slot that others hold costs nothing more */
+	if ((!slot || list_is_empty(&slot->refs)) && !iod_quota_may_take_slot(d, ref->client))
+		return false;
+	if (slot && slot->state == SLAB_READY) {
+		attach(slot, ref, IOD_REF_LEASED);
+		x->policy_class->touch(x->policy, slot->index);
+		d->metrics.experts_hit++;
+		send_ready(ref, 0);
+		return true;
+	}
+	if (slot) {
+		if (list_is_empty(&slot->refs))
+			ref->is_first = true; /* a hint's read becomes this client's */
+		else
+			d->metrics.experts_shared++;
+		attach(slot, ref, IOD_REF_ATTACHED);
+		if (slot->is_hint) {
+			slot->is_hint = false;
+			x->has_hint_under_way = false;
+			iod_reader_promote(d->reader, &slot->read, IOD_READ_DEMAND);
+		}
+		return true;
+	}
+	slot = take_slot(x);
+	if (!slot)
+		return false;
+	ref->is_first = true;
+	start_read(slot, ref->layer, ref->expert, IOD_READ_DEMAND);
+	attach(slot, ref, IOD_REF_ATTACHED);
+	return true;
+}
+
+/* One request of one client; false when it has none that can be served now. */
+static bool serve_client(struct iod_experts *x, struct iod_client *c)
+{
+	if (c->state != IOD_CLIENT_OPEN || list_is_empty(&c->experts.waiting))
+		return false;
+	return serve(x, list_entry(c->experts.waiting.next, struct iod_expert_ref, link));
+}
+
+static void pump_demand(struct iod_experts *x)
+{
+	struct iod_daemon *d = x->daemon;
+	bool any;
+
+	/* in turn, one request each, so that a long list of one does not delay the others */
+	do {
+		struct list *at, *next;
+
+		any = false;
+		list_foreach_safe (at, next, &d->clients)
+			if (serve_client(x, list_entry(at, struct iod_client, link)))
+				any = true;
+	} while (any);
+}
+
+/* The next hinted expert of any client that is not there; false: none. */
+static bool next_hint(struct iod_experts *x, uint32_t *ret_layer, uint32_t *ret_expert)
+{
+	struct list *at;
+
+	list_foreach (at, &x->daemon->clients) {
+		struct iod_expert_refs *e = &list_entry(at, struct iod_client, link)->experts;
+
+		while (e->next_hint < e->n_hints) {
+			uint32_t expert = e->hints[e->next_hint++];
+			struct iod_slot *slot = find_slot(x, e->hints_layer, expert);
+
+			if (slot && slot->state == SLAB_READY)
+				x->policy_class->touch(x->policy, slot->index);
+			if (slot)
+				continue;
+			*ret_layer = e->hints_layer;
+			*ret_expert = expert;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* One at a time, when neither demands nor the trunk keep the disks busy. */
+static void pump_hints(struct iod_experts *x)
+{
+	uint32_t layer, expert;
+	struct iod_slot *slot;
+
+	if (x->has_hint_under_way || !iod_reader_is_idle(x->daemon->reader, IOD_READ_TRUNK) ||
+	    !iod_quota_may_take_slot(x->daemon, NULL) || iod_experts_n_free(x) == 0 ||
+	    !next_hint(x, &layer, &expert))
+		return;
+	slot = take_slot(x);
+	if (!slot)
+		return;
+	x->has_hint_under_way = true;
+	x->daemon->metrics.hints_read++;
+	start_read(slot, layer, expert, IOD_READ_HINT);
+}
+
+void iod_experts_pump(struct iod_daemon *d)
+{
+	pump_demand(d->experts);
+	pump_hints(d->experts);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static int check_ids(const struct iod_client *c, const char *name, const struct wire_experts *m,
+		     struct err *err)
+{
+	const struct source *s = c->daemon->source;
+
+	for (uint32_t i = 0; i < m->n; i++)
+		if (!source_expert(s, m->layer, m->ids[i]))
+			return err_set(err, ERR_PROTOCOL, "%s: layer %u has no routed expert %u",
+				       name, m->layer, m->ids[i]);
+	return 0;
+}
+
+int iod_experts_ask(struct iod_client *c, const struct wire_experts *m, struct err *err)
+{
+	struct iod_expert_refs *e = &c->experts;
+	int r = check_ids(c, "EXPERTS", m, err);
+
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < m->n; i++) {
+		struct iod_expert_ref *ref;
+
+		if (list_is_empty(&e->free))
+			return err_set(err, ERR_PROTOCOL,
+				       "EXPERTS: more than the window of %u experts asked for and "
+				       "not done",
+				       e->window);
+		ref = list_entry(e->free.next, struct iod_expert_ref, link);
+		ref->state = IOD_REF_WAITING;
+		ref->layer = m->layer;
+		ref->expert = m->ids[i];
+		ref->step = m->step;
+		ref->is_first = false;
+		list_remove(&ref->link);
+		list_push_tail(&e->waiting, &ref->link);
+	}
+	return 0;
+}
+
+int iod_experts_done(struct iod_client *c, const struct wire_expert_done *m, struct err *err)
+{
+	struct iod_experts *x = c->daemon->experts;
+	struct list *at;
+
+	if (m->slot >= x->n_slots)
+		return err_set(err, ERR_PROTOCOL, "EXPERT_DONE: slot %u of %u", m->slot,
+			       x->n_slots);
+	list_foreach (at, &x->slots[m->slot].refs) {
+		struct iod_expert_ref *ref = list_entry(at, struct iod_expert_ref, link);
+
+		if (ref->client != c || ref->state != IOD_REF_LEASED || ref->layer != m->layer ||
+		    ref->expert != m->expert)
+			continue;
+		release(ref);
+		return 0;
+	}
+	return err_set(err, ERR_PROTOCOL,
+		       "EXPERT_DONE: expert %u of layer %u in slot %u is not leased to this "
+		       "client",
+		       m->expert, m->layer, m->slot);
+}
+
+int iod_experts_hint(struct iod_client *c, const struct wire_experts *m, struct err *err)
+{
+	struct iod_expert_refs *e = &c->experts;
+	int r = check_ids(c, "HINT", m, err);
+
+	if (r < 0)
+		return r;
+	static_assert((int)PROTO_EXPERTS_MAX <= (int)IOD_QUOTA_HINTS, "a HINT fits");
+	memcpy(e->hints, m->ids, m->n * sizeof(*m->ids));
+	e->hints_layer = m->layer;
+	e->n_hints = m->n;
+	e->next_hint = 0;
+	return 0;
+}
+
+void iod_experts_end(struct iod_client *c)
+{
+	struct iod_expert_refs *e = &c->experts;
+
+	for (uint32_t i = 0; i < e->window; i++)
+		if (e->refs[i].state != IOD_REF_FREE)
+			release(&e->refs[i]);
+	e->n_hints = e->next_hint = 0;
+}

@@ -1,0 +1,154 @@
+#include "iod/listener.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <systemd/sd-daemon.h>
+
+#include "shared/attr.h"
+#include "shared/fd.h"
+
+void iod_listener_init(struct iod_listener *l)
+{
+	*l = (struct iod_listener){ .fd = -1, .lock_fd = -1 };
+}
+
+static void lock_path(const char *path, char *buf, size_t size)
+{
+	(void)snprintf(buf, size, "%s.lock", path);
+}
+
+void iod_listener_deinit(struct iod_listener *l)
+{
+	char lock[sizeof(l->path) + 8];
+
+	/* the lock is still held: nobody else has bound the path */
+	if (l->path[0] != '\0' && l->fd >= 0) {
+		(void)unlink(l->path);
+		lock_path(l->path, lock, sizeof(lock));
+		(void)unlink(lock);
+	}
+	(void)fd_close(l->fd);
+	(void)fd_close(l->lock_fd);
+	iod_listener_init(l);
+}
+
+/* Take the lock. The holder unlinks the file when it ends, so a lock on a file that has lost its
+ * name is worth nothing and taken again. */
+static int take_lock(struct iod_listener *l, const char *path, struct err *err)
+{
+	char lock[sizeof(l->path) + 8];
+
+	lock_path(path, lock, sizeof(lock));
+	for (;;) {
+		CLEANUP(fd_closep)
+		int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		struct stat by_fd, by_name;
+
+		if (fd < 0)
+			return err_set(err, ERR_SOCKET, "%s: %s", lock, strerror(errno));
+		if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+			return err_set(err, ERR_SOCKET,
+				       "another k3-iod serves %s (it holds %s); use that one, stop "
+				       "it, or choose another --socket",
+				       path, lock);
+		if (fstat(fd, &by_fd) < 0)
+			return err_set(err, ERR_SOCKET, "%s: %s", lock, strerror(errno));
+		if (stat(lock, &by_name) < 0 || by_fd.st_ino != by_name.st_ino ||
+		    by_fd.st_dev != by_name.st_dev)
+			continue;
+		l->lock_fd = TAKE_FD(fd);
+		return 0;
+	}
+}
+
+/* With the lock held: what is at the path must be nothing, or a socket that nobody serves. */
+static int clear_path(const struct sockaddr_un *addr, struct err *err)
+{
+	CLEANUP(fd_closep) int fd = -1;
+	struct stat st;
+
+	if (lstat(addr->sun_path, &st) < 0) {
+		if (errno == ENOENT)
+			return 0;
+		return err_set(err, ERR_SOCKET, "%s: %s", addr->sun_path, strerror(errno));
+	}
+	if (!S_ISSOCK(st.st_mode))
+		return err_set(err, ERR_SOCKET,
+			       "%s exists and is no socket; choose another --socket",
+			       addr->sun_path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return err_set(err, ERR_SOCKET, "socket: %s", strerror(errno));
+	/* anything but "nobody listens" (a full queue, another type) means that somebody does */
+	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno != ECONNREFUSED)
+		return err_set(err, ERR_SOCKET,
+			       "another program serves %s; use that one, stop it, or choose "
+			       "another --socket",
+			       addr->sun_path);
+	if (unlink(addr->sun_path) < 0)
+		return err_set(err, ERR_SOCKET, "removing the stale socket %s: %s", addr->sun_path,
+			       strerror(errno));
+	return 0;
+}
+
+int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	int r;
+
+	if (path[0] == '\0' || strlen(path) >= sizeof(addr.sun_path))
+		return err_set(err, ERR_SOCKET, "--socket: a path has 1 to %zu bytes",
+			       sizeof(addr.sun_path) - 1);
+	memcpy(addr.sun_path, path, strlen(path) + 1);
+	r = take_lock(l, path, err);
+	if (r < 0)
+		return r;
+	r = clear_path(&addr, err);
+	if (r < 0)
+		return r;
+	l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (l->fd < 0)
+		return err_set(err, ERR_SOCKET, "socket: %s", strerror(errno));
+	/* bind takes the mode from here: owner and group from the first moment */
+	(void)fchmod(l->fd, 0660);
+	if (bind(l->fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		r = err_set(err, ERR_SOCKET, "%s: %s", path, strerror(errno));
+		l->fd = fd_close(l->fd);
+		return r;
+	}
+	memcpy(l->path, addr.sun_path, sizeof(l->path));
+	(void)chmod(path, 0660);
+	if (listen(l->fd, SOMAXCONN) < 0)
+		return err_set(err, ERR_SOCKET, "%s: %s", path, strerror(errno));
+	(void)snprintf(l->where, sizeof(l->where), "%s", path);
+	return 0;
+}
+
+int iod_listener_inherit(struct iod_listener *l, struct err *err)
+{
+	int n = sd_listen_fds(1);
+
+	if (n < 0)
+		return err_set(err, ERR_SOCKET, "sockets from the service manager: %s",
+			       strerror(-n));
+	if (n == 0)
+		return 0;
+	if (n > 1 || sd_is_socket(SD_LISTEN_FDS_START, AF_UNIX, SOCK_SEQPACKET, 1) <= 0)
+		return err_set(err, ERR_SOCKET,
+			       "the service manager passed %d descriptors; one listening Unix "
+			       "socket (ListenSequentialPacket=) is wanted",
+			       n);
+	l->fd = SD_LISTEN_FDS_START;
+	(void)fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
+	(void)snprintf(l->where, sizeof(l->where), "a socket of the service manager");
+	return 1;
+}

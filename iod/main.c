@@ -1,0 +1,43 @@
+/*
+ * k3-iod: the storage daemon. Options, then the daemon, then its loop; all the rest is daemon.c.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "iod/daemon.h"
+#include "shared/log.h"
+
+static int report(const struct err *err)
+{
+	log_error("%s", err->text[0] ? err->text : err_sentence(err->code));
+	return err_exit_code(err->code);
+}
+
+int main(int argc, char **argv)
+{
+	CLEANUP(iod_daemon_freep) struct iod_daemon *d = NULL;
+	struct iod_options options;
+	struct err err = { 0 };
+	int r;
+
+	log_init("k3-iod", LOG_LEVEL_INFO);
+	(void)signal(SIGPIPE, SIG_IGN);
+	if (iod_options_parse(&options, argc, argv, &err) < 0)
+		return report(&err);
+	if (options.help)
+		return option_print_help(&iod_option_program, NULL, stdout), 0;
+	if (options.man)
+		return option_print_man(&iod_option_program, stdout), 0;
+	if (options.version)
+		return puts("k3-iod " K3_VERSION) < 0;
+	log_init("k3-iod", options.verbose ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO);
+	if (iod_daemon_new(&d, &options, &err) < 0)
+		return report(&err);
+	r = iod_daemon_run(d);
+	if (r < 0) {
+		log_error("the event loop failed: %s", strerror(-r));
+		return 1;
+	}
+	return r;
+}

@@ -1,0 +1,90 @@
+#include "iod/options.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "iod/read.h"
+#include "shared/attr.h"
+
+#define OPT(field_, name_, type_, value_, initial_, min_, max_, section_, help_) \
+	{                                                                        \
+		.name = name_,                                                   \
+		.type = OPTION_##type_,                                          \
+		.offset = offsetof(struct iod_options, field_),                  \
+		.value = value_,                                                 \
+		.initial = initial_,                                             \
+		.min = min_,                                                     \
+		.max = max_,                                                     \
+		.section = section_,                                             \
+		.help = help_,                                                   \
+	},
+static const struct option table[] = {
+#include "iod/options.def"
+};
+#undef OPT
+
+const struct option_program iod_option_program = {
+	.name = "k3-iod",
+	.summary = "the storage daemon of k3",
+	.usage = "k3-iod --model DIR --socket PATH [options]",
+	.intro =
+		"k3-iod owns every file of a model and every read of it. It keeps one slab of "
+		"memory, shared read-only with its clients: tiles of the trunk (pinned ones, and a "
+		"ring through which the others pass) and slots for routed experts. Clients (k3 run "
+		"--socket PATH) do the arithmetic and need no access to the model's files. k3 run "
+		"MODEL starts a private daemon by itself.\n"
+		"All memory is planned at the start: --trunk-gb and --cache-gb set it, 0 takes the "
+		"least that works, and a budget below that is refused with the least that is "
+		"accepted.",
+	.epilog = "Signals: SIGTERM and SIGINT end the daemon.\n"
+		  "Exit codes: 0 ended as asked; 1 a tensor is missing or a file cannot be read; 2 "
+		  "usage, a budget below the least that works, or a config that is not understood.",
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
+int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *err)
+{
+	struct option_list words = { 0 };
+	int r = option_parse(&iod_option_program, NULL, argc, argv, o, &words, err);
+
+	if (r < 0)
+		return r;
+	if (words.n > 0)
+		return err_set(err, ERR_USAGE,
+			       "'%s' is no option: a model is given with --model DIR",
+			       words.items[0]);
+	if (o->help || o->version || o->man)
+		return 0;
+	if (o->conf)
+		r = option_parse_file(&iod_option_program, o->conf, o, err);
+	else if (o->embedded_fd == 0 && access(IOD_CONF_PATH, F_OK) == 0)
+		r = option_parse_file(&iod_option_program, IOD_CONF_PATH, o, err);
+	if (r < 0)
+		return r;
+	if (o->chunk % 4096 != 0)
+		return err_set(err, ERR_USAGE, "--chunk: a multiple of 4096 is wanted");
+	if (o->trunk && o->tile > 0)
+		return err_set(err, ERR_USAGE,
+			       "--tile is not used with --trunk: the trunk file has its own tiles");
+	return 0;
+}
+
+void iod_options_reader(const struct iod_options *o, struct iod_reader_settings *ret)
+{
+	*ret = (struct iod_reader_settings){
+		.queue_depth = (uint32_t)o->queue_depth,
+		.chunk = o->chunk,
+		.direct = IOD_DIRECT_AUTO,
+		.backend = IOD_BACKEND_AUTO,
+	};
+	if (strcmp(o->backend, "io_uring") == 0)
+		ret->backend = IOD_BACKEND_URING;
+	else if (strcmp(o->backend, "threads") == 0)
+		ret->backend = IOD_BACKEND_THREADS;
+	if (strcmp(o->direct, "on") == 0)
+		ret->direct = IOD_DIRECT_ON;
+	else if (strcmp(o->direct, "off") == 0)
+		ret->direct = IOD_DIRECT_OFF;
+}

@@ -1,0 +1,39 @@
+#pragma once
+/*
+ * What one peer can make the daemon hold, and the arithmetic of promises: every client can always
+ * get IOD_PROMISED_TILES of the ring and IOD_PROMISED_EXPERTS slots, whatever the others do. More
+ * is given only from what no promise needs. So nobody waits for ever: a client that waits for a
+ * tile holds no tile, and the experts that the others need to go on have slots of their own.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shared/err.h"
+
+enum {
+	IOD_PROMISED_TILES = 3,
+	IOD_PROMISED_EXPERTS = 2,
+	IOD_QUOTA_CLIENTS = 64,
+	IOD_QUOTA_TILES = 32,          /* tile leases of one client */
+	IOD_QUOTA_EXPERTS = 256,       /* expert leases and waits of one client */
+	IOD_QUOTA_HINTS = 256,         /* hinted experts remembered for one client */
+	IOD_QUOTA_ROW_REQUESTS = 4,    /* ROWS under way for one client */
+	IOD_QUOTA_OUT_MESSAGES = 1024, /* not yet taken by the client: then it is dropped */
+	IOD_QUOTA_OUT_PAUSE = 64,      /* from here on nothing that can wait is queued */
+	IOD_QUOTA_HELLO_SECONDS = 20,  /* from connecting to HELLO */
+	IOD_QUOTA_STALL_SECONDS = 120, /* messages wait and the client takes none */
+};
+
+struct iod_daemon;
+struct iod_client;
+struct iod_tile;
+
+/* May one more client be promised its least? ERR_BUSY with the reason. */
+int iod_quota_admit(const struct iod_daemon *d, struct err *err);
+/* May c lease this READY tile of the ring as well? */
+bool iod_quota_may_lease_tile(const struct iod_client *c, const struct iod_tile *tile);
+/* May c (NULL: a hint) take one more expert slot from those nobody holds? */
+bool iod_quota_may_take_slot(const struct iod_daemon *d, const struct iod_client *c);
+/* The windows of WELCOME. */
+uint32_t iod_quota_tile_window(const struct iod_daemon *d);
+uint32_t iod_quota_expert_window(const struct iod_daemon *d);

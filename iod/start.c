@@ -1,0 +1,175 @@
+#include "iod/start.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "iod/client.h"
+#include "iod/daemon.h"
+#include "iod/notify.h"
+#include "shared/err.h"
+#include "shared/log.h"
+
+/* More than one turn can take on a slow machine, so that the manager never gives up on a start that
+ * goes on. */
+enum { EXTEND_USEC = 60 * 1000000 };
+enum { STATUS_USEC = 1000000 };
+
+static void quit(struct iod_daemon *d, const struct err *err)
+{
+	log_error("%s", err->text);
+	(void)sd_event_exit(d->event, err_exit_code(err->code));
+}
+
+static int on_connect(sd_event_source *source, int fd, uint32_t revents, void *data)
+{
+	struct iod_daemon *d = data;
+	int conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int r;
+
+	(void)source;
+	(void)revents;
+	if (conn < 0) {
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+			iod_daemon_complain(d, "a connection could not be accepted: %s",
+					    strerror(errno));
+		return 0;
+	}
+	r = iod_client_new(d, conn);
+	if (r < 0)
+		iod_daemon_complain(d, "a connection could not be set up: %s", strerror(-r));
+	return 0;
+}
+
+static int let_in(struct iod_daemon *d)
+{
+	if (d->options->embedded_fd > 0)
+		return iod_client_new(d, (int)d->options->embedded_fd);
+	return sd_event_add_io(d->event, &d->listen_source, d->listener.fd, EPOLLIN, on_connect, d);
+}
+
+static void serve(struct iod_daemon *d)
+{
+	struct err err = { 0 };
+	int r;
+
+	d->phase = IOD_PHASE_SERVE;
+	r = let_in(d);
+	if (r < 0) {
+		(void)err_set(&err, ERR_SOCKET, "letting clients in: %s", strerror(-r));
+		quit(d, &err);
+		return;
+	}
+	iod_notify_ready("serving");
+	iod_start_report_pinning(d);
+	iod_daemon_wake(d);
+}
+
+void iod_start_tile_changed(struct iod_daemon *d)
+{
+	const struct iod_tile *probe = &d->trunk->tiles[0];
+	struct err err = { 0 };
+
+	if (d->phase != IOD_PHASE_PROBE)
+		return;
+	if (probe->error < 0) {
+		iod_trunk_describe_failure(d->trunk, probe, &err);
+		quit(d, &err);
+	} else if (probe->state == SLAB_READY) {
+		serve(d);
+	}
+}
+
+static void probe(struct iod_daemon *d)
+{
+	struct iod_tile *tile;
+
+	d->phase = IOD_PHASE_PROBE;
+	if (d->trunk->n_tiles == 0) {
+		serve(d);
+		return;
+	}
+	tile = &d->trunk->tiles[0];
+	if (tile->is_pinned)
+		iod_trunk_load_pinned(d->trunk, tile);
+	else
+		iod_trunk_load_at(d->trunk, tile, d->plan.ring_off);
+}
+
+/* One line with all that decides how this daemon will do. */
+static void log_start(const struct iod_daemon *d)
+{
+	char digest[33];
+
+	for (int i = 0; i < 16; i++)
+		(void)snprintf(digest + 2 * i, 3, "%02x", d->source->model_digest[i]);
+	log_info("%s: model %s, %" PRIu64 " tensors, %u tiles from %s; %s; slab %.3f GB (%u of %u "
+		 "tiles pinned, %.3f GB; ring %.3f GB; %u expert slots, %.3f GB), %s, %s; serving "
+		 "%s",
+		 K3_VERSION, digest, d->source->n_tensors, d->plan.n_tiles,
+		 d->source->from_trunk_file ? "the trunk file" : "the shards",
+		 iod_reader_describe(d->reader), (double)d->plan.total_size / 1e9,
+		 d->trunk->n_pinned, d->plan.n_tiles, (double)d->plan.pinned_size / 1e9,
+		 (double)d->plan.ring_size / 1e9, d->plan.n_slots, (double)d->plan.slots_size / 1e9,
+		 d->slab->huge_note, d->slab->mlock_note,
+		 d->listener.fd >= 0 ? d->listener.where : "one client over its socket pair");
+}
+
+static int on_turn(sd_event_source *source, void *data)
+{
+	struct iod_daemon *d = data;
+	struct err err = { 0 };
+	uint64_t now = 0;
+	int more, r;
+
+	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
+	if (now - d->status_usec >= STATUS_USEC) {
+		d->status_usec = now;
+		iod_notify_extend_timeout(EXTEND_USEC);
+		iod_notify_status("taking memory: %.1f of %.1f GB", (double)d->slab->faulted / 1e9,
+				  (double)d->slab->size / 1e9);
+	}
+	more = slab_fault_some(d->slab, &err);
+	if (more < 0) {
+		quit(d, &err);
+		return 0;
+	}
+	r = iod_reader_register_some(d->reader);
+	if (more > 0 || r > 0)
+		return 0;
+	(void)sd_event_source_set_enabled(source, SD_EVENT_OFF);
+	log_start(d);
+	probe(d);
+	return 0;
+}
+
+int iod_start_begin(struct iod_daemon *d)
+{
+	int r = sd_event_add_defer(d->event, &d->start_source, on_turn, d);
+
+	if (r < 0)
+		return r;
+	iod_notify_extend_timeout(EXTEND_USEC);
+	return sd_event_source_set_enabled(d->start_source, SD_EVENT_ON);
+}
+
+void iod_start_report_pinning(struct iod_daemon *d)
+{
+	const struct iod_trunk *t = d->trunk;
+
+	if (d->is_pinned_told)
+		return;
+	if (t->n_pinned_ready < t->n_pinned) {
+		iod_notify_status("serving; pinning: %u of %u tiles", t->n_pinned_ready,
+				  t->n_pinned);
+		return;
+	}
+	d->is_pinned_told = true;
+	iod_notify_status("serving; %u tiles pinned, %u expert slots", t->n_pinned,
+			  d->plan.n_slots);
+	if (t->n_pinned > 0)
+		log_info("all %u pinned tiles are in memory", t->n_pinned);
+}

@@ -1,0 +1,13 @@
+#pragma once
+/*
+ * From memory to READY=1, a short piece of work a turn so that the watchdog means something: make
+ * the slab resident and known to the reader, read one tile as a probe, then let clients in. While
+ * pinned tiles load afterwards the service manager sees how far they are.
+ */
+struct iod_daemon;
+
+int iod_start_begin(struct iod_daemon *d);
+/* The probe's tile has landed or failed. */
+void iod_start_tile_changed(struct iod_daemon *d);
+/* Once a second while serving. */
+void iod_start_report_pinning(struct iod_daemon *d);

@@ -1,0 +1,43 @@
+#pragma once
+/*
+ * Writing a trunk file (shared/trunk_format.h): every tensor outside the routed experts, copied
+ * from the shards in execution order. See pack.c for how a killed pack goes on. Called by
+ * cmd_pack.c and by tests; never logs.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shared/err.h"
+
+enum iod_pack_phase { IOD_PACK_RESUME, IOD_PACK_WRITE, IOD_PACK_VERIFY };
+
+struct iod_pack_progress {
+	enum iod_pack_phase phase;
+	uint64_t done, total; /* bytes of this phase */
+};
+
+struct iod_pack_want {
+	const char *const *model_dirs;
+	uint32_t n_model_dirs;
+	const char *config_path; /* NULL: the model's */
+	const char *out;
+	uint64_t tile_bytes; /* 0: the usual */
+	/* Called after every piece; may be NULL. */
+	void (*progress)(void *data, const struct iod_pack_progress *progress);
+	void *data;
+};
+
+struct iod_pack_result {
+	uint64_t file_size;
+	uint64_t resumed_bytes; /* found finished in the partial file of an earlier run */
+	uint32_t n_tiles;
+	bool is_direct; /* verified past the page cache */
+};
+
+/*
+ * Write want->out through want->out.partial. On success the partial file was verified by reading it
+ * back, synced and renamed. Errors: those of source_open; ERR_SPACE (the partial file is removed,
+ * an old trunk file stays as it was); ERR_IO (the partial file stays, the next run goes on from
+ * it); ERR_BUSY when another pack holds the partial file.
+ */
+int iod_pack(const struct iod_pack_want *want, struct iod_pack_result *ret, struct err *err);

@@ -1,0 +1,272 @@
+#include "iod/trunk.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "iod/ring.h"
+#include "shared/attr.h"
+#include "shared/must.h"
+
+/* Background reads under way: enough to keep a disk busy, not so many that they are far ahead. */
+enum { PIN_AHEAD = 32 << 20 };
+
+/* Spread: walk the sweep with a debt that grows by each tile's share of the budget; a tile whose
+ * size the debt covers is pinned. */
+static void choose_pinned(struct iod_trunk *t, uint64_t budget)
+{
+	uint64_t total = t->source->catalog.header->trunk_size;
+	double share = total > 0 ? (double)budget / (double)total : 0.0;
+	double debt = 0.0;
+
+	for (uint32_t i = 0; i < t->n_tiles; i++) {
+		struct iod_tile *tile = &t->tiles[i];
+
+		debt += share * (double)tile->size;
+		if (budget < total &&
+		    (debt < (double)tile->size || t->pinned_size + tile->size > budget))
+			continue;
+		debt -= (double)tile->size;
+		tile->is_pinned = true;
+		t->pinned_size += tile->size;
+		t->n_pinned++;
+	}
+}
+
+static int index_layers(struct iod_trunk *t)
+{
+	uint32_t n_layers = t->source->catalog.header->n_layers;
+	uint32_t at = 0;
+
+	t->layer_first = calloc((size_t)n_layers + 2, sizeof(*t->layer_first));
+	if (!t->layer_first)
+		return -ENOMEM;
+	for (uint32_t layer = 0; layer <= n_layers; layer++) {
+		while (at < t->n_tiles && t->source->catalog.tiles[at].layer < layer)
+			at++;
+		t->layer_first[layer] = at;
+	}
+	t->layer_first[n_layers + 1] = t->n_tiles;
+	return 0;
+}
+
+static void iod_trunk_freep(struct iod_trunk **t)
+{
+	*t = iod_trunk_free(*t);
+}
+
+int iod_trunk_new(struct iod_trunk **ret, const struct source *source, uint64_t budget)
+{
+	CLEANUP(iod_trunk_freep) struct iod_trunk *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return -ENOMEM;
+	t->source = source;
+	t->n_tiles = source->catalog.header->n_tiles;
+	list_init(&t->ring);
+	t->tiles = calloc((size_t)t->n_tiles + 1, sizeof(*t->tiles));
+	if (!t->tiles)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->n_tiles; i++) {
+		struct iod_tile *tile = &t->tiles[i];
+
+		tile->trunk = t;
+		tile->index = i;
+		tile->size = source->catalog.tiles[i].slab_size;
+		list_init(&tile->ring_link);
+		list_init(&tile->read.link);
+	}
+	choose_pinned(t, budget);
+	t->pinned_ready = calloc((size_t)t->n_pinned + 1, sizeof(*t->pinned_ready));
+	if (!t->pinned_ready)
+		return -ENOMEM;
+	if (index_layers(t) < 0)
+		return -ENOMEM;
+	*ret = TAKE(t);
+	return 0;
+}
+
+struct iod_trunk *iod_trunk_free(struct iod_trunk *t)
+{
+	if (!t)
+		return NULL;
+	free(t->pinned_ready);
+	free(t->layer_first);
+	free(t->tiles);
+	free(t);
+	return NULL;
+}
+
+void iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *reader,
+		     struct iod_metrics *metrics, iod_trunk_changed_fn *changed, void *data)
+{
+	uint64_t place = slab->header.pinned_off;
+
+	t->slab = slab;
+	t->reader = reader;
+	t->metrics = metrics;
+	t->changed = changed;
+	t->changed_data = data;
+	for (uint32_t i = 0; i < t->n_tiles; i++) {
+		slab->tiles[i].layer = t->source->catalog.tiles[i].layer;
+		if (!t->tiles[i].is_pinned)
+			continue;
+		slab->tiles[i].flags = SLAB_PINNED;
+		t->tiles[i].offset = place;
+		place += t->tiles[i].size;
+	}
+	must(place - slab->header.pinned_off <= slab->header.pinned_size);
+}
+
+static struct slab_entry *entry_of(const struct iod_tile *tile)
+{
+	return &tile->trunk->slab->tiles[tile->index];
+}
+
+static void on_read(struct iod_read *r, int result)
+{
+	struct iod_tile *tile = r->data;
+	struct iod_trunk *t = tile->trunk;
+	struct slab_entry *e = entry_of(tile);
+
+	must(tile->state == SLAB_LOADING);
+	if (tile->is_wanted)
+		t->wanted_size -= tile->size;
+	tile->is_wanted = false;
+	t->metrics->trunk_bytes_read += r->bytes_read;
+	if (result < 0) {
+		tile->state = SLAB_EMPTY;
+		tile->error = result;
+		list_remove(&tile->ring_link);
+		atomic_store_explicit(&e->state, SLAB_EMPTY, memory_order_release);
+	} else {
+		tile->state = SLAB_READY;
+		tile->uncharged += r->bytes_read;
+		tile->last_use = ++t->tick;
+		t->metrics->tiles_read++;
+		e->offset = tile->offset;
+		/* pairs with a client's acquire of state: the bytes and the offset come first */
+		atomic_store_explicit(&e->state, SLAB_READY, memory_order_release);
+		if (tile->is_pinned)
+			t->pinned_ready[t->n_pinned_ready++] = tile->index;
+	}
+	t->changed(t->changed_data, tile);
+}
+
+static void set_wanted(struct iod_trunk *t, struct iod_tile *tile)
+{
+	tile->is_wanted = true;
+	t->wanted_size += tile->size;
+}
+
+static void start_read(struct iod_trunk *t, struct iod_tile *tile, enum iod_read_class class)
+{
+	const struct source *s = t->source;
+	uint32_t first = s->tile_segment[tile->index];
+
+	must(tile->state == SLAB_EMPTY && tile->n_leases == 0);
+	tile->state = SLAB_LOADING;
+	tile->error = 0;
+	tile->uncharged = 0;
+	if (class != IOD_READ_BACKGROUND)
+		set_wanted(t, tile);
+	atomic_store_explicit(&entry_of(tile)->state, SLAB_LOADING, memory_order_relaxed);
+	tile->read = (struct iod_read){
+		.class = class,
+		.segments = s->segments + first,
+		.n_segments = s->tile_segment[tile->index + 1] - first,
+		.dst = t->slab->base + tile->offset,
+		.dst_size = tile->size,
+		.done = on_read,
+		.data = tile,
+	};
+	list_init(&tile->read.link);
+	iod_reader_submit(t->reader, &tile->read);
+}
+
+void iod_trunk_load_pinned(struct iod_trunk *t, struct iod_tile *tile)
+{
+	must(tile->is_pinned);
+	if (tile->state == SLAB_EMPTY) {
+		start_read(t, tile, IOD_READ_TRUNK);
+	} else if (tile->state == SLAB_LOADING && !tile->is_wanted) {
+		set_wanted(t, tile);
+		iod_reader_promote(t->reader, &tile->read, IOD_READ_TRUNK);
+	}
+}
+
+static void evict(struct iod_trunk *t, struct iod_tile *tile)
+{
+	must(tile->state == SLAB_READY && tile->n_leases == 0 && !tile->is_pinned);
+	/* the generation rises before a byte changes */
+	slab_entry_invalidate(entry_of(tile));
+	entry_of(tile)->offset = 0;
+	tile->state = SLAB_EMPTY;
+	tile->uncharged = 0;
+	list_remove(&tile->ring_link);
+	t->changed(t->changed_data, tile);
+}
+
+void iod_trunk_load_at(struct iod_trunk *t, struct iod_tile *tile, uint64_t place)
+{
+	struct list *at, *next;
+
+	list_foreach_safe (at, next, &t->ring) {
+		struct iod_tile *old = list_entry(at, struct iod_tile, ring_link);
+
+		if (old->offset < place + tile->size && place < old->offset + old->size)
+			evict(t, old);
+	}
+	tile->offset = place;
+	iod_ring_insert(&t->ring, tile);
+	start_read(t, tile, IOD_READ_TRUNK);
+}
+
+void iod_trunk_pump_pins(struct iod_trunk *t)
+{
+	uint64_t ahead = 0;
+
+	for (uint32_t i = t->next_pin; i < t->n_tiles && ahead < PIN_AHEAD; i++) {
+		struct iod_tile *tile = &t->tiles[i];
+
+		if (tile->is_pinned && tile->state == SLAB_EMPTY && tile->error == 0)
+			start_read(t, tile, IOD_READ_BACKGROUND);
+		if (tile->is_pinned && tile->state == SLAB_LOADING)
+			ahead += tile->size;
+		else if (i == t->next_pin)
+			t->next_pin++;
+	}
+}
+
+void iod_trunk_lease(struct iod_trunk *t, struct iod_tile *tile)
+{
+	must(tile->state == SLAB_READY && !tile->is_pinned);
+	if (tile->n_leases++ == 0)
+		t->leased_size += tile->size;
+	tile->last_use = ++t->tick;
+	t->metrics->tile_leases++;
+}
+
+void iod_trunk_release(struct iod_trunk *t, struct iod_tile *tile)
+{
+	must(tile->n_leases > 0);
+	if (--tile->n_leases == 0)
+		t->leased_size -= tile->size;
+	tile->last_use = ++t->tick;
+	t->metrics->tile_leases--;
+}
+
+void iod_trunk_describe_failure(const struct iod_trunk *t, const struct iod_tile *tile,
+				struct err *err)
+{
+	const struct catalog_tile *c = &t->source->catalog.tiles[tile->index];
+	const struct iod_read *r = &tile->read;
+
+	(void)err_set(err, ERR_IO,
+		      "tile %u (%s of layer %u) could not be read: %s at byte %" PRIu64 ": %s; "
+		      "check the disk and the file",
+		      tile->index, role_name(c->role), c->layer,
+		      r->bad_file < t->source->n_files ? t->source->files[r->bad_file].path : "?",
+		      r->bad_offset, strerror(-tile->error));
+}
