@@ -314,8 +314,7 @@ static int start(struct run *r, struct err *err)
 	w = k3_iod_welcome(r->iod);
 	r->report.backend = w->backend;
 	r->report.slab_bytes = w->slab_size;
-	if (!r->o->socket)
-		k3_memplan_correct(&r->plan, w);
+	k3_memplan_correct(&r->plan, w);
 	r->report.plan = &r->plan;
 	return make_engine(r, err);
 }

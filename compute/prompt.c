@@ -111,11 +111,10 @@ static int read_text(struct k3_tokenizer *t, const char *text, size_t size, stru
 	return k3_tokenizer_encode(t, text, size, false, ids, err);
 }
 
-/* A file, a pipe or a terminal to its end. Caller frees. */
-static int read_input(const char *path, char **ret, size_t *ret_size, struct err *err)
+int k3_input_read(const char *path, char **ret, size_t *ret_size, struct err *err)
 {
 	CLEANUP(freep) char *text = NULL;
-	FILE *f = fopen(path, "re");
+	FILE *f = fopen(strcmp(path, "-") == 0 ? "/dev/stdin" : path, "re");
 	size_t capacity = 0, size = 0;
 	int e = f ? 0 : errno;
 
@@ -141,11 +140,6 @@ static int read_input(const char *path, char **ret, size_t *ret_size, struct err
 	*ret = TAKE(text);
 	*ret_size = size;
 	return 0;
-}
-
-int k3_input_read(const char *path, char **ret, size_t *ret_size, struct err *err)
-{
-	return read_input(strcmp(path, "-") == 0 ? "/dev/stdin" : path, ret, ret_size, err);
 }
 
 static int read_file(const struct k3_options *o, struct k3_tokenizer *t, struct k3_ids *ids,

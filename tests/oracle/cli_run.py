@@ -1,0 +1,216 @@
+"""The command line of k3 run as design section 7 promises it: options, outputs, exit codes, run.json."""
+import json
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import k3test
+from k3test import DEMO, Daemon, check, check_equal
+
+GOLDEN = json.load(open(os.path.join(DEMO, "golden.json")))
+FIRST = GOLDEN["greedy"][0]
+FIELDS = {"prompt_ids", "generated_ids", "text", "logits_digest", "steps", "memory", "kernels", "backend", "exit_code"}
+STEP = {"seconds", "wait_seconds", "trunk_bytes_read", "expert_bytes_read", "experts_resident", "experts_read"}
+MEMORY = {"slab_bytes", "client_peak_rss_bytes", "daemon_peak_rss_bytes", "plan"}
+
+
+def refused(case, args, *words):
+    r = case.exec("k3", *args)
+    check_equal(r.rc, 2, f"exit code of k3 {' '.join(args)}\n{r}")
+    check_equal(r.out, "", "standard output of a refusal")
+    for w in words:
+        check(w in r.err, f"no {w!r} in the sentence\n{r}")
+
+
+def report_fields(case):
+    r = case.k3(DEMO, prompt=FIRST["prompt"], gen=3)
+    check_equal(set(r.run), FIELDS, "fields of run.json")
+    check_equal(len(r.run["steps"]), 3, "steps")
+    for s in r.run["steps"]:
+        check_equal(set(s), STEP, "fields of a step")
+        check(s["seconds"] > 0 and 0 <= s["wait_seconds"] <= s["seconds"] * 1.01, f"times of a step {s}")
+    check_equal(set(r.run["memory"]), MEMORY, "fields of memory")
+    plan = r.run["memory"]["plan"]
+    check(all(k.startswith(("client_", "daemon_")) and v >= 0 for k, v in plan.items()), f"items of the plan {plan}")
+    check_equal(len(r.run["logits_digest"]), 32, "hex digits of the digest")
+    check(r.run["kernels"] and all(isinstance(k, str) for k in r.run["kernels"]), "kernels are not named")
+    check(r.run["backend"], "the back end is not named")
+
+
+def experts_add_up(case):
+    """Every routed expert of a step is counted once: 8 MoE layers of 4 for one row."""
+    r = case.k3(DEMO, prompt=FIRST["prompt"], gen=4)
+    for s in r.run["steps"][1:]:
+        check_equal(s["experts_resident"] + s["experts_read"], 8 * 4, "experts of a step of one row")
+
+
+def output_is_the_text(case):
+    r = case.k3(DEMO, prompt=FIRST["prompt"], gen=len(FIRST["greedy_ids"]))
+    check_equal(r.out, FIRST["continuation"], "standard output")
+    short = case.exec("k3", DEMO, "--prompt", FIRST["prompt"], "--gen", "24")
+    check_equal((short.rc, short.out), (0, FIRST["continuation"]), "the short form")
+    path = case.path("prompt")
+    open(path, "w").write(FIRST["prompt"])
+    check_equal(case.exec("k3", "run", DEMO, "--prompt-file", path, "--gen", "24").out, FIRST["continuation"], "--prompt-file")
+    check_equal(case.exec("k3", "run", DEMO, "--prompt-file", "-", "--gen", "24", stdin=FIRST["prompt"].encode()).out,
+                FIRST["continuation"], "--prompt-file -")
+    open(path, "w").write("\n".join(map(str, FIRST["ids"])))
+    check_equal(case.exec("k3", "run", DEMO, "--ids-file", path, "--gen", "24").out, FIRST["continuation"], "--ids-file")
+
+
+def prompt_only(case):
+    one = case.k3(DEMO, prompt=FIRST["prompt"], gen=1).run
+    none = case.k3(DEMO, prompt=FIRST["prompt"], gen=0)
+    check_equal((none.run["generated_ids"], none.run["text"], none.out, len(none.run["steps"])), ([], "", "", 1), "--gen 0")
+    check_equal(none.run["logits_digest"], one["logits_digest"], "digest of the row that chooses the first token")
+
+
+def default_is_eight(case):
+    r = case.k3(DEMO, prompt=FIRST["prompt"])
+    check_equal(r.run["generated_ids"], FIRST["greedy_ids"][:8], "without --gen")
+
+
+def stops(case):
+    third = FIRST["greedy_ids"][2]
+    r = case.k3(DEMO, "--stop-id", "5", "--stop-id", third, prompt=FIRST["prompt"], gen=20)
+    check_equal(r.run["generated_ids"], FIRST["greedy_ids"][:3], "ids up to the stop id")
+    whole = case.k3(DEMO, prompt=FIRST["prompt"], gen=2)
+    check_equal(r.run["text"], whole.run["text"], "text without the stop id's own")
+    check_equal(r.out, r.run["text"], "standard output")
+    c = GOLDEN["chat"][0]
+    r = case.k3(DEMO, "--stop-id", "eos", ids=c["ids"], gen=300)
+    check_equal(r.run["generated_ids"], c["greedy_ids"], "eos ends a turn")
+
+
+def without_a_tokenizer(case):
+    tiny = k3test.oracle("tiny")
+    r = case.k3(tiny, ids=[160], gen=3)
+    check_equal((r.run["text"], r.out), (None, ""), "text of a model without a vocabulary")
+    refused(case, ["run", tiny, "--prompt", "a"], "tiktoken.model", "--ids")
+    refused(case, ["run", tiny, "--ids", "1", "--stop-id", "eos", "--tok", case.subdir("empty")], "tiktoken.model")
+
+
+def prompts_are_checked(case):
+    refused(case, ["run", DEMO], "--prompt")
+    refused(case, ["run", DEMO, "--prompt", "a", "--ids", "1"], "only one")
+    refused(case, ["run", DEMO, "--ids", "1;2"], "byte 1")
+    refused(case, ["run", DEMO, "--ids", "2048"], "2048")
+    refused(case, ["run", DEMO, "--prompt", ""], "empty")
+    refused(case, ["run", DEMO, "--ids", "1", "--gen", "4097"], "4096")
+    bad = case.path("bad")
+    open(bad, "wb").write(b"In the \xff")
+    refused(case, ["run", DEMO, "--prompt-file", bad], "7")
+
+
+def options_that_mean_nothing(case):
+    s = case.path("nobody")
+    for option, value in (("trunk", "f"), ("trunk-gb", "1"), ("cache-gb", "1"), ("preset", "laptop"), ("config", "f"),
+                          ("backend", "threads"), ("direct", "off"), ("chunk", "1M"), ("tile", "1M"), ("queue-depth", "4")):
+        refused(case, ["run", "--socket", s, "--ids", "1", f"--{option}", value], f"--{option}", "--socket")
+    refused(case, ["run", DEMO, "--socket", s, "--ids", "1"], "--socket")
+    refused(case, ["run", "--ids", "1"], "MODEL")
+    refused(case, ["run", DEMO, "--ids", "1", "--incremental", "--recompute"], "--recompute")
+    refused(case, ["run", DEMO, "--ids", "1", "--gen", "0", "--stop-id", "eos"], "--stop-id")
+    refused(case, ["run", DEMO, "--ids", "1", "--control"], "--control")
+    refused(case, ["run", DEMO, "--ids", "1", "--prefil-rows", "1"], "--prefill-rows")
+    for name in ("plan", "doctor", "chat", "serve"):
+        refused(case, [name], name)
+        check(f"k3 {name}" not in case.exec("k3", "--help").out, f"--help lists {name}, which is not built")
+
+
+def nobody_at_the_socket(case):
+    r = case.exec("k3", "run", "--socket", case.path("nobody"), "--ids", "1")
+    check_equal(r.rc, 1, "exit code without a daemon")
+    check("k3-iod" in r.err and "nobody" in r.err, f"the sentence\n{r}")
+
+
+def no_daemon_program(case):
+    r = case.exec("k3", "run", DEMO, "--ids", "1", env={"K3_IOD": "/nowhere/k3-iod"})
+    check_equal(r.rc, 2, "exit code without k3-iod")
+    check("/nowhere/k3-iod" in r.err and "K3_IOD" in r.err, f"the sentence\n{r}")
+
+
+def presets(case):
+    r = case.exec("k3", "run", "--list-presets")
+    check_equal(r.rc, 0, "exit code of --list-presets")
+    for name in ("laptop", "desktop", "workstation", "server", "max", "auto"):
+        check(name in r.out, f"no {name}\n{r}")
+        run = case.k3(DEMO, "--preset", name, "--trunk-gb", "0", prompt=FIRST["prompt"], gen=2).run
+        check_equal(run["generated_ids"], FIRST["greedy_ids"][:2], f"--preset {name}")
+        check(run["memory"]["plan"]["daemon_tile_ring"] > 0, "an explicit --trunk-gb does not win over the preset")
+    everything = case.k3(DEMO, prompt=FIRST["prompt"], gen=2).run["memory"]["plan"]
+    check_equal(everything["daemon_tile_ring"], 0, "ring when all of a small model fits")
+
+
+def recompute(case):
+    a = case.k3(DEMO, prompt=FIRST["prompt"], gen=6, logits=True)
+    b = case.k3(DEMO, "--recompute", "--prefill-rows", "4", prompt=FIRST["prompt"], gen=6, logits=True)
+    check_equal(a.run["logits_digest"], b.run["logits_digest"], "digest with --recompute")
+    check_equal(len(a.logits), (len(FIRST["ids"]) + 5) * 2048, "rows of --dump-logits-all")
+    check_equal(a.logits.tobytes(), b.logits.tobytes(), "--dump-logits-all with --recompute")
+
+
+def trace(case):
+    where = case.path("trace")  # made when it does not exist
+    case.k3(DEMO, "--dump-cache-trace", where, prompt=FIRST["prompt"], gen=3)
+    rows = [json.loads(line) for line in open(os.path.join(where, "trace.jsonl"))]
+    check_equal([r["tok"] for r in rows], list(range(len(FIRST["ids"]) + 2)), "positions in the trace")
+    for r in rows:
+        check_equal([len(x) for x in r["layers"]], [4] * 8, "experts of a position")
+        check(all(x == sorted(set(x)) for x in r["layers"]), "ids are not ascending")
+
+
+def layers(case):
+    r = case.k3(DEMO, "--layers", "3", ids=[1, 2, 3], gen=2).run
+    check_equal(len(r["generated_ids"]), 2, "tokens of the first three layers")
+    d = Daemon(case, DEMO)
+    same = case.k3(None, "--layers", "3", ids=[1, 2, 3], gen=2, daemon=d).run
+    check_equal(same["logits_digest"], r["logits_digest"], "--layers at a daemon that has all")
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
+def with_a_daemon(case):
+    d = Daemon(case, DEMO)
+    r = case.k3(None, prompt=FIRST["prompt"], gen=24, daemon=d)
+    check_equal(r.out, FIRST["continuation"], "text through a daemon")
+    s = case.exec("k3", "stats", "--socket", d.socket)
+    check_equal(s.rc, 0, "exit code of k3 stats")
+    values = {line.split()[0]: int(line.split()[1]) for line in s.out.splitlines()}
+    check(values["tiles_served"] > 0 or values["tiles_pinned"] > 0, f"counters\n{s}")
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
+def unwritable_report(case):
+    r = case.exec("k3", "run", DEMO, "--ids", "1", "--gen", "1", "--out", "/nowhere/run.json")
+    check_equal(r.rc, 1, "exit code when run.json cannot be written")
+    check("/nowhere/run.json" in r.err, f"the sentence\n{r}")
+    r = case.exec("k3", "run", DEMO, "--ids", "1", "--gen", "1", "--out", "/dev/full")
+    check_equal(r.rc, 1, "exit code when the disk is full")
+
+
+def interrupted(case):
+    """Ctrl-C: exit 1 after the step under way, run.json tells what there is, the daemon goes too."""
+    out = case.path("run.json")
+    p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "4000", "--out", out, "--prefill-rows", "1",
+                   stdout=open(case.path("text"), "wb"))
+    k3test.wait_until(lambda: os.path.getsize(case.path("text")) > 0, "text")
+    p.send_signal(signal.SIGINT)
+    check_equal(p.wait(60), 1, "exit code after SIGINT")
+    run = json.load(open(out))
+    check_equal(run["exit_code"], 1, "exit_code in run.json")
+    check(0 < len(run["generated_ids"]) < 4000, "tokens generated before")
+
+
+def killed(case):
+    """k3 dies: its private daemon ends by itself (the harness notices what is left)."""
+    p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "4000", stdout=open(case.path("text"), "wb"))
+    k3test.wait_until(lambda: os.path.getsize(case.path("text")) > 0, "text")
+    p.kill()
+    p.wait()
+
+
+if __name__ == "__main__":
+    k3test.main([report_fields, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
+                 prompts_are_checked, options_that_mean_nothing, nobody_at_the_socket, no_daemon_program, presets, recompute,
+                 trace, layers, with_a_daemon, unwritable_report, interrupted, killed])
