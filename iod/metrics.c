@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "iod/daemon.h"
@@ -25,13 +24,20 @@ static uint64_t private_bytes(void)
 	return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* Not from getrusage: that starts with what the parent had at fork. */
 static uint64_t peak_rss_bytes(void)
 {
-	struct rusage u;
+	unsigned long long kib = 0;
+	char line[256];
+	FILE *f = fopen("/proc/self/status", "re");
 
-	if (getrusage(RUSAGE_SELF, &u) < 0)
+	if (!f)
 		return 0;
-	return (uint64_t)u.ru_maxrss * 1024;
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "VmHWM: %llu kB", &kib) == 1)
+			break;
+	(void)fclose(f);
+	return kib * 1024;
 }
 
 void iod_metrics_reply(struct iod_daemon *d, struct wire_stats_reply *ret)

@@ -99,22 +99,29 @@ static void probe(struct iod_daemon *d)
 		iod_trunk_load_at(d->trunk, tile, d->plan.ring_off);
 }
 
+static double megabytes(uint64_t bytes)
+{
+	return (double)bytes / 1e6;
+}
+
 /* One line with all that decides how this daemon will do. */
 static void log_start(const struct iod_daemon *d)
 {
+	const struct slab_plan *p = &d->plan;
 	char digest[33];
 
 	for (int i = 0; i < 16; i++)
 		(void)snprintf(digest + 2 * i, 3, "%02x", d->source->model_digest[i]);
-	log_info("%s: model %s, %" PRIu64 " tensors, %u tiles from %s; %s; slab %.3f GB (%u of %u "
-		 "tiles pinned, %.3f GB; ring %.3f GB; %u expert slots, %.3f GB), %s, %s; serving "
-		 "%s",
-		 K3_VERSION, digest, d->source->n_tensors, d->plan.n_tiles,
+	log_info("%s: model %s, %" PRIu64
+		 " tensors, %u tiles from %s; %s; slab %.3f MB (pinned: %u "
+		 "tiles, %.3f MB; ring %.3f MB; %u expert slots, %.3f MB), %s, %s; beside it about "
+		 "%.1f MB; serving %s",
+		 K3_VERSION, digest, d->source->n_tensors, p->n_tiles,
 		 d->source->from_trunk_file ? "the trunk file" : "the shards",
-		 iod_reader_describe(d->reader), (double)d->plan.total_size / 1e9,
-		 d->trunk->n_pinned, d->plan.n_tiles, (double)d->plan.pinned_size / 1e9,
-		 (double)d->plan.ring_size / 1e9, d->plan.n_slots, (double)d->plan.slots_size / 1e9,
-		 d->slab->huge_note, d->slab->mlock_note,
+		 iod_reader_describe(d->reader), megabytes(p->total_size), d->trunk->n_pinned,
+		 megabytes(p->pinned_size), megabytes(p->ring_size), p->n_slots,
+		 megabytes(p->slots_size), d->slab->huge_note, d->slab->mlock_note,
+		 megabytes(p->daemon_private_size),
 		 d->listener.fd >= 0 ? d->listener.where : "one client over its socket pair");
 }
 
@@ -129,8 +136,8 @@ static int on_turn(sd_event_source *source, void *data)
 	if (now - d->status_usec >= STATUS_USEC) {
 		d->status_usec = now;
 		iod_notify_extend_timeout(EXTEND_USEC);
-		iod_notify_status("taking memory: %.1f of %.1f GB", (double)d->slab->faulted / 1e9,
-				  (double)d->slab->size / 1e9);
+		iod_notify_status("taking memory: %.0f of %.0f MB", megabytes(d->slab->faulted),
+				  megabytes(d->slab->size));
 	}
 	more = slab_fault_some(d->slab, &err);
 	if (more < 0) {
