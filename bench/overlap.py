@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Do the disk and the cores work at the same time?
+
+One step of a prompt chunk is run with nothing pinned and the smallest cache, so that all weights
+are read in it, and compared with computing alone (everything resident) and reading alone (the same
+number of bytes of the same files by a plain loop of direct reads). Prints
+
+    wall / max(compute alone, reading alone)
+
+1.0 is perfect, one after the other would give up to 2.0. That only means something where compute
+alone is 0.8 to 1.25 times reading alone: the number of rows in the step is chosen so. Shared disks
+wander, so all reading happens in a blkio cgroup with a fixed rate (needs root and cgroup v1);
+--rate 0 leaves the disk as it is.
+
+    bench/overlap.py MODEL --build DIR [--threads N] [--rate BYTES] [--rows N] [--rounds N]
+"""
+import argparse
+import json
+import mmap
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+CHUNK = 1 << 20
+READERS = 8
+
+
+class Throttle:
+    """A blkio cgroup that reads the model's device at a rate; run() starts programs in it."""
+
+    def __init__(self, model, rate):
+        self.group = None
+        if rate == 0:
+            return
+        device = os.stat(model).st_dev
+        self.group = f"/sys/fs/cgroup/blkio/k3-overlap-{os.getpid()}"
+        os.mkdir(self.group)
+        self.write("blkio.throttle.read_bps_device",
+                   f"{os.major(device)}:{os.minor(device)} {rate}")
+
+    def write(self, name, text):
+        with open(os.path.join(self.group, name), "w") as f:
+            f.write(text)
+
+    def enter(self):
+        if self.group:
+            self.write("cgroup.procs", str(os.getpid()))
+
+    def leave(self):
+        if self.group:
+            with open("/sys/fs/cgroup/blkio/cgroup.procs", "w") as f:
+                f.write(str(os.getpid()))
+
+    def remove(self):
+        self.leave()
+        if self.group:
+            os.rmdir(self.group)
+
+
+def read_plainly(model, n_bytes):
+    """Seconds that READERS threads of direct reads need for n_bytes of the shards."""
+    chunks, left = [], n_bytes
+    files = [os.open(os.path.join(model, n), os.O_RDONLY | os.O_DIRECT)
+             for n in sorted(os.listdir(model)) if n.endswith(".safetensors")]
+    for fd in files:
+        for offset in range(0, os.fstat(fd).st_size - CHUNK, CHUNK):
+            if left > 0:
+                chunks.append((fd, offset))
+                left -= CHUNK
+    scale = n_bytes / (len(chunks) * CHUNK)
+    at = iter(chunks)
+    lock = threading.Lock()
+
+    def work():
+        buffer = mmap.mmap(-1, CHUNK)
+        while True:
+            with lock:
+                chunk = next(at, None)
+            if chunk is None:
+                return
+            os.preadv(chunk[0], [buffer], chunk[1])
+
+    threads = [threading.Thread(target=work) for _ in range(READERS)]
+    start = time.monotonic()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    seconds = (time.monotonic() - start) * scale
+    for fd in files:
+        os.close(fd)
+    return seconds
+
+
+def last_step(a, rows, resident):
+    """The second of two chunks of rows: the first warms what can be warm."""
+    ids = ",".join(str(3 + 37 * i % 4000) for i in range(2 * rows))
+    size = "1000" if resident else "0"
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        command = [f"{a.build}/compute/k3", "run", a.model, "--ids", ids, "--gen", "0",
+                   "--prefill-rows", str(rows), "--threads", str(a.threads), "--out", out.name,
+                   "--trunk-gb", size, "--cache-gb", size]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command[:3])} ...: exit {done.returncode}: {done.stderr[-2000:]}")
+        steps = json.load(open(out.name))["steps"]
+    if len(steps) != 2:
+        sys.exit(f"{len(steps)} steps for two chunks of {rows} rows")
+    step = steps[1]
+    n_read = step["trunk_bytes_read"] + step["expert_bytes_read"]
+    if resident and n_read > 0:
+        sys.exit(f"the model is not resident: {n_read} bytes were read in the second chunk")
+    return step["seconds"], n_read, step["wait_seconds"]
+
+
+def choose_rows(a, reading):
+    """Rows whose computing takes about as long as reading: seconds are linear in rows."""
+    few, many = last_step(a, 8, True)[0], last_step(a, 40, True)[0]
+    per_row = max((many - few) / 32, 1e-6)
+    print(f"compute alone: 8 rows {few:.3f} s, 40 rows {many:.3f} s", flush=True)
+    return max(1, round(8 + (reading - few) / per_row))
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    p.add_argument("model")
+    p.add_argument("--build", required=True, help="meson's build directory")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--rate", type=int, default=800_000_000, help="bytes a second; 0: as it is")
+    p.add_argument("--rows", type=int, default=0, help="0: choose")
+    p.add_argument("--rounds", type=int, default=3)
+    a = p.parse_args()
+    throttle = Throttle(a.model, a.rate)
+
+    def reading_alone(n_bytes):
+        throttle.enter()
+        seconds = read_plainly(a.model, n_bytes)
+        throttle.leave()
+        return seconds
+
+    try:
+        n_bytes = last_step(a, 8, False)[1]
+        print(f"bytes read in a step    {n_bytes}", flush=True)
+        rows = a.rows or choose_rows(a, reading_alone(n_bytes))
+        walls, waits, computes, readings = [], [], [], []
+        for _ in range(a.rounds):
+            throttle.enter()
+            wall, n_bytes, wait = last_step(a, rows, False)
+            throttle.leave()
+            walls.append(wall)
+            waits.append(wait)
+            readings.append(reading_alone(n_bytes))
+            computes.append(last_step(a, rows, True)[0])
+            print(f"  wall {wall:.3f} (waited {wait:.3f}), reading alone {readings[-1]:.3f}, "
+                  f"compute alone {computes[-1]:.3f}", flush=True)
+    finally:
+        throttle.remove()
+    wall, compute, reading = map(statistics.median, (walls, computes, readings))
+    print(f"rows in the step        {rows}")
+    print(f"compute / reading       {compute / reading:.2f} (wanted: 0.8 to 1.25)")
+    print(f"wall / max of the two   {wall / max(compute, reading):.3f} "
+          f"(one after the other: {(compute + reading) / max(compute, reading):.2f})")
+    if not 0.8 <= compute / reading <= 1.25:
+        sys.exit("the two are too unlike for this to show anything: give --rows or --rate")
+
+
+if __name__ == "__main__":
+    main()
