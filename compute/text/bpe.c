@@ -108,43 +108,44 @@ static int make_room(struct k3_bpe *b, size_t size)
 	return 0;
 }
 
-static void sift_down(uint64_t *heap, size_t n, size_t at)
+/* Put entry into the hole at the place at, or above it up to top. */
+static void sift_up(uint64_t *heap, size_t top, size_t at, uint64_t entry)
 {
-	uint64_t moved = heap[at];
-
-	for (;;) {
-		size_t child = 2 * at + 1;
-
-		if (child >= n)
-			break;
-		if (child + 1 < n && heap[child + 1] < heap[child])
-			child++;
-		if (heap[child] >= moved)
-			break;
-		heap[at] = heap[child];
-		at = child;
-	}
-	heap[at] = moved;
-}
-
-static void push(uint64_t *heap, size_t *n, uint64_t entry)
-{
-	size_t at = (*n)++;
-
-	while (at > 0 && heap[(at - 1) / 2] > entry) {
+	while (at > top && heap[(at - 1) / 2] > entry) {
 		heap[at] = heap[(at - 1) / 2];
 		at = (at - 1) / 2;
 	}
 	heap[at] = entry;
 }
 
+/*
+ * Put entry into the hole at the place at. The hole first sinks to the bottom along the smaller
+ * children, then entry rises from there: it comes from the bottom and mostly belongs there, and
+ * without a comparison to stop at the way down has no branch that is hard to guess.
+ */
+static void sift_down(uint64_t *heap, size_t n, size_t at, uint64_t entry)
+{
+	size_t top = at, child;
+
+	while ((child = 2 * at + 2) < n) {
+		child -= heap[child - 1] < heap[child];
+		heap[at] = heap[child];
+		at = child;
+	}
+	if (child == n) {
+		heap[at] = heap[child - 1];
+		at = child - 1;
+	}
+	sift_up(heap, top, at, entry);
+}
+
 static uint64_t pop(uint64_t *heap, size_t *n)
 {
 	uint64_t top = heap[0];
 
-	heap[0] = heap[--*n];
+	--*n;
 	if (*n > 0)
-		sift_down(heap, *n, 0);
+		sift_down(heap, *n, 0, heap[*n]);
 	return top;
 }
 
@@ -158,7 +159,7 @@ static void renew(struct k3_bpe *b, const struct k3_vocabulary *v, const char *p
 	if (middle < size)
 		b->pair[place] = rank_of(v, piece, place, b->next[middle]);
 	if (b->pair[place] != K3_NO_RANK)
-		push(b->heap, n_heap, (uint64_t)b->pair[place] << 32 | place);
+		sift_up(b->heap, 0, (*n_heap)++, (uint64_t)b->pair[place] << 32 | place);
 }
 
 static void encode_long(struct k3_bpe *b, const struct k3_vocabulary *v, const char *piece,
@@ -174,7 +175,7 @@ static void encode_long(struct k3_bpe *b, const struct k3_vocabulary *v, const c
 			b->heap[n_heap++] = (uint64_t)b->pair[i] << 32 | i;
 	}
 	for (size_t i = n_heap / 2; i > 0; i--)
-		sift_down(b->heap, n_heap, i - 1);
+		sift_down(b->heap, n_heap, i - 1, b->heap[i - 1]);
 	while (n_heap > 0) {
 		uint64_t entry = pop(b->heap, &n_heap);
 		uint32_t place = (uint32_t)entry, gone;

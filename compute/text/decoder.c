@@ -39,12 +39,35 @@ static size_t give_out(const char *s, size_t size, char *out, size_t *out_len)
 	return size - at;
 }
 
+/* Size of the buffer behind a text of len bytes that we grew: doubling keeps appending linear. */
+static size_t room_for(size_t len)
+{
+	size_t room = 64;
+
+	while (room <= len)
+		room *= 2;
+	return room;
+}
+
+/* Room for n more bytes and the NUL. */
+static int grow(char **out, size_t len, size_t n)
+{
+	char *grown = *out;
+
+	if (!grown || room_for(len + n) > room_for(len))
+		grown = realloc(*out, room_for(len + n));
+	if (!grown)
+		return -ENOMEM;
+	*out = grown;
+	return 0;
+}
+
 int k3_decoder_push(struct k3_decoder *d, const struct k3_tokenizer *t, uint32_t id, bool final,
 		    char **out, size_t *out_len)
 {
 	const char *bytes = "";
 	size_t size = 0, waiting;
-	char *joined, *grown;
+	char *joined;
 
 	if (id != UINT32_MAX) {
 		bytes = k3_tokenizer_bytes(t, id, &size);
@@ -52,30 +75,26 @@ int k3_decoder_push(struct k3_decoder *d, const struct k3_tokenizer *t, uint32_t
 			return -EINVAL;
 	}
 	must(d->n_pending < sizeof(d->pending));
+	/* At worst every byte turns into the three of U+FFFD. */
+	if (grow(out, *out_len, 3 * (d->n_pending + size)) < 0)
+		return -ENOMEM;
 	joined = malloc(d->n_pending + size + 1);
 	if (!joined)
 		return -ENOMEM;
-	/* At worst every byte turns into the three of U+FFFD; then the NUL. */
-	grown = realloc(*out, *out_len + 3 * (d->n_pending + size) + 1);
-	if (!grown) {
-		free(joined);
-		return -ENOMEM;
-	}
-	*out = grown;
 	memcpy(joined, d->pending, d->n_pending);
 	memcpy(joined + d->n_pending, bytes, size);
 	size += d->n_pending;
-	waiting = give_out(joined, size, grown, out_len);
+	waiting = give_out(joined, size, *out, out_len);
 	must(waiting < sizeof(d->pending));
 	memcpy(d->pending, joined + size - waiting, waiting);
 	d->n_pending = waiting;
 	free(joined);
 	if (final && waiting > 0) {
 		/* A well-formed beginning without its end is one impossible part. */
-		memcpy(grown + *out_len, replacement, 3);
+		memcpy(*out + *out_len, replacement, 3);
 		*out_len += 3;
 		d->n_pending = 0;
 	}
-	grown[*out_len] = '\0';
+	(*out)[*out_len] = '\0';
 	return 0;
 }

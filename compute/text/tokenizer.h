@@ -45,7 +45,8 @@ struct k3_decoder {
 	char pending[8];
 	size_t n_pending;
 };
-/* Append text for id to out (heap string, owned by the caller, grown by us). final: flush. id
- * UINT32_MAX: nothing to add. */
+/* Append text for id to out (heap string, owned by the caller, grown by us; start with NULL and 0).
+ * final: flush. id UINT32_MAX: nothing to add. 0, -EINVAL for an id that does not exist, or
+ * -ENOMEM. */
 int k3_decoder_push(struct k3_decoder *d, const struct k3_tokenizer *t, uint32_t id, bool final,
 		    char **out, size_t *out_len);

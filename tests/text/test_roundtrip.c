@@ -100,9 +100,9 @@ static char *make_prose(size_t size)
 		size_t from = random_below(&seed, (uint32_t)strlen(source)), len;
 
 		from += strcspn(source + from, " \n");
-		len = 1 + strcspn(source + from + 1, " \n");
 		if (!source[from] || !source[from + 1])
 			continue;
+		len = 1 + strcspn(source + from + 1, " \n");
 		if (len > size - n)
 			len = size - n;
 		memcpy(text + n, source + from, len);
