@@ -36,6 +36,7 @@ struct pack {
 	uint64_t buf_size;
 	uint64_t unflushed; /* bytes written since the kernel was asked to write them out */
 	uint64_t resumed;
+	bool is_bad; /* the partial file is nothing to go on from */
 	struct iod_pack_progress progress;
 };
 
@@ -62,7 +63,8 @@ static void start_phase(struct pack *k, enum iod_pack_phase phase, uint64_t tota
 /* A failed write: a full disk (or quota, or file size limit) is told apart. */
 static int fail_write(struct pack *k, int r)
 {
-	if (r == -ENOSPC || r == -EDQUOT || r == -EFBIG)
+	k->is_bad = r == -ENOSPC || r == -EDQUOT || r == -EFBIG;
+	if (k->is_bad)
 		return err_set(k->err, ERR_SPACE,
 			       "%s: %s; %.3f GB are needed, the partial file is removed",
 			       k->partial, strerror(-r), (double)k->plan.header.file_size / 1e9);
@@ -91,7 +93,7 @@ static int write_at(struct pack *k, const void *buf, uint64_t size, uint64_t off
 
 static int open_partial(struct pack *k)
 {
-	struct stat st;
+	struct stat st, mine;
 
 	if (asprintf(&k->partial, "%s.partial", k->want->out) < 0) {
 		k->partial = NULL;
@@ -104,7 +106,9 @@ static int open_partial(struct pack *k)
 		return fail_write(k, -errno);
 	if (k->fd < 0)
 		return err_set(k->err, ERR_IO, "%s: %s", k->partial, strerror(errno));
-	if (flock(k->fd, LOCK_EX | LOCK_NB) < 0)
+	/* A file that was renamed between open and lock belongs to the pack that finished it. */
+	if (flock(k->fd, LOCK_EX | LOCK_NB) < 0 || fstat(k->fd, &mine) < 0 ||
+	    stat(k->partial, &st) < 0 || st.st_ino != mine.st_ino || st.st_dev != mine.st_dev)
 		return err_set(k->err, ERR_BUSY, "%s: another k3-store works on this file",
 			       k->partial);
 	return 0;
@@ -265,6 +269,7 @@ static int write_header(struct pack *k)
 
 static int fail_verify(struct pack *k, const char *what)
 {
+	k->is_bad = true;
 	return err_set(k->err, ERR_IO,
 		       "%s: %s reads back differently than it was written; the file is removed: "
 		       "check the disk",
@@ -399,7 +404,6 @@ static int run(struct pack *k, struct iod_pack_result *ret)
 {
 	const struct trunk_header *h = &k->plan.header;
 	int r = open_partial(k);
-	bool is_locked = r == 0;
 
 	if (r == 0)
 		r = is_same_plan(k) ? resume(k) : start_afresh(k);
@@ -415,10 +419,7 @@ static int run(struct pack *k, struct iod_pack_result *ret)
 		r = verify(k, &ret->is_direct);
 	if (r == 0)
 		r = publish(k);
-	/* What cannot be gone on from is removed. */
-	if (r < 0 && is_locked && k->progress.phase == IOD_PACK_VERIFY)
-		(void)unlink(k->partial);
-	else if (r == -err_errno(ERR_SPACE) && is_locked)
+	if (r < 0 && k->is_bad)
 		(void)unlink(k->partial);
 	return r;
 }

@@ -1,0 +1,68 @@
+/*
+ * k3-store: offline work on the files of a checkpoint. Finds the command, reads its options, and
+ * lets cmd_*.c do the work.
+ *
+ *   k3-store pack ...    trunk file (cmd_pack.c, pack.c)
+ *   k3-store synth ...   random checkpoint (cmd_synth.c, synth*.c)
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "iod/store/options.h"
+#include "shared/log.h"
+
+static const struct {
+	const char *name;
+	int (*run)(const struct iod_store_line *line);
+} commands[] = {
+	{ "pack", iod_store_cmd_pack },
+	{ "synth", iod_store_cmd_synth },
+};
+
+static int fail_usage(const char *text)
+{
+	log_error("%s", text);
+	return err_exit_code(ERR_USAGE);
+}
+
+/* A failed write past a size limit is an error to report, not a reason to die. */
+static void ignore_signals(void)
+{
+	struct sigaction ignore = { .sa_handler = SIG_IGN };
+
+	(void)sigaction(SIGXFSZ, &ignore, NULL);
+	(void)sigaction(SIGPIPE, &ignore, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	const char *command = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
+	struct iod_store_line line = { .program = iod_store_program(command) };
+	struct err err = { 0 };
+	size_t i = 0;
+
+	log_init("k3-store", LOG_LEVEL_INFO);
+	ignore_signals();
+	while (command && i < N_ELEMENTS(commands) && strcmp(commands[i].name, command) != 0)
+		i++;
+	if (i == N_ELEMENTS(commands)) {
+		log_error("there is no command '%s'; k3-store --help lists the commands", command);
+		return err_exit_code(ERR_USAGE);
+	}
+	if (command) {
+		argc--;
+		argv++;
+	}
+	if (option_parse(line.program, command, argc, argv, &line.options, &line.words, &err) < 0)
+		return fail_usage(err.text);
+	if (line.options.help)
+		return option_print_help(line.program, command, stdout), 0;
+	if (line.options.version)
+		return puts("k3-store " K3_VERSION) < 0;
+	if (line.options.man)
+		return option_print_man(iod_store_program(NULL), stdout), 0;
+	if (!command)
+		return fail_usage("which command? k3-store --help lists them");
+	return commands[i].run(&line);
+}
