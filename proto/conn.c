@@ -164,6 +164,8 @@ static uint32_t get_fds(struct msghdr *msg, int fds[PROTO_FDS_MAX])
 
 static ssize_t receive_packet(struct proto_conn *c, struct msghdr *msg, bool wait)
 {
+	bool was_reset = false;
+
 	for (;;) {
 		ssize_t n = recvmsg(c->fd, msg, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
 
@@ -171,6 +173,12 @@ static ssize_t receive_packet(struct proto_conn *c, struct msghdr *msg, bool wai
 			return n;
 		if (errno == EINTR)
 			continue;
+		/* a peer that closed with our messages unread: told once, and what it had sent
+		 * before, an ERROR perhaps, is still there */
+		if (errno == ECONNRESET && !was_reset) {
+			was_reset = true;
+			continue;
+		}
 		if (errno != EAGAIN || !wait)
 			return -errno;
 		if (wait_for(c->fd, POLLIN) < 0)
