@@ -8,7 +8,7 @@ struct ops_file {
 	char name[64];
 };
 
-enum { N_ALLOCATIONS = 512, N_FILES = 4 };
+enum { N_ALLOCATIONS = 2048, N_FILES = 4 };
 
 /* Reachable until the end, so that the leak checker knows them. */
 static void *allocations[N_ALLOCATIONS];
