@@ -70,10 +70,13 @@ static void on_tile_changed(void *data, struct iod_tile *tile)
 static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 {
 	struct iod_daemon *d = data;
+	uint64_t now = usec;
 
+	/* usec is when the timer was due: a client may have come since. */
+	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
 	if (d->phase == IOD_PHASE_SERVE)
 		iod_start_report_pinning(d);
-	iod_client_check_stalled(d, usec);
+	iod_client_check_stalled(d, now);
 	(void)sd_event_source_set_time(source, usec + TIMER_USEC);
 	return 0;
 }
