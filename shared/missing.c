@@ -28,10 +28,11 @@ void missing_add_expert(struct missing *m, uint32_t layer, uint32_t expert, enum
 	add(m, ROLE_N_ + (unsigned)part, layer, expert);
 }
 
-/* "; in layers 2, 5 to 7" */
+/* ", in layers 2, 5 to 7" */
 static void append_layers(const struct missing *m, struct err *err)
 {
-	const char *lead = "; in layers ";
+	const char *lead = ", in layers ";
+	bool is_any = false;
 
 	for (uint32_t i = 0; i < CONFIG_LAYERS_MAX; i++) {
 		uint32_t last = i;
@@ -45,14 +46,16 @@ static void append_layers(const struct missing *m, struct err *err)
 		else
 			err_append(err, "%s%u to %u", lead, i, last);
 		lead = ", ";
+		is_any = true;
 		i = last;
 	}
-	if (lead[0] == ',')
+	if (is_any)
 		err_append(err, " (counted from zero)");
 }
 
-int missing_report(const struct missing *m, const char *where, struct err *err)
+int missing_report(const struct missing *m, const char *where, const char *note, struct err *err)
 {
+	static const char prefix[] = "language_model.";
 	const char *lead = ": ";
 	int r;
 
@@ -60,6 +63,8 @@ int missing_report(const struct missing *m, const char *where, struct err *err)
 		return 0;
 	r = err_set(err, ERR_BIND, "%s: %llu tensor%s missing", where, (unsigned long long)m->total,
 		    m->total == 1 ? " is" : "s are");
+	append_layers(m, err);
+	err_append(err, "%s", note);
 	for (unsigned i = 0; i < MISSING_CLASSES; i++) {
 		char name[256];
 
@@ -71,11 +76,10 @@ int missing_report(const struct missing *m, const char *where, struct err *err)
 			(void)names_format_expert(m->layer[i], m->expert[i],
 						  (enum expert_part)(i - ROLE_N_), name,
 						  sizeof(name));
-		err_append(err, "%s%s", lead, name);
+		err_append(err, "%s%s", lead, name + sizeof(prefix) - 1);
 		if (m->count[i] > 1)
 			err_append(err, " and %llu like it", (unsigned long long)(m->count[i] - 1));
 		lead = "; ";
 	}
-	append_layers(m, err);
 	return r;
 }

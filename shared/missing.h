@@ -23,6 +23,9 @@ struct missing {
 void missing_add(struct missing *m, enum role role, uint32_t layer);
 void missing_add_expert(struct missing *m, uint32_t layer, uint32_t expert, enum expert_part part);
 
-/* ERR_BIND with the whole list when there is one: "WHERE: N tensors are missing: NAME and 3 like
- * it; …; layers 2, 5 to 7". Returns 0 when nothing is missing. */
-int missing_report(const struct missing *m, const char *where, struct err *err);
+/*
+ * ERR_BIND with the whole list when there is one: "WHERE: N tensors are missing, in layers 2, 5 to
+ * 7 (counted from zero)NOTE: NAME and 3 like it; ...", names without the prefix they share. note is
+ * put as it is (""). Returns 0 when nothing is missing.
+ */
+int missing_report(const struct missing *m, const char *where, const char *note, struct err *err);

@@ -78,7 +78,7 @@ static int compare_paths(const void *a, const void *b)
 /* The object weight_map: a shard's name for each tensor; neighbours mostly have the same one. */
 static int read_weight_map(struct jscan *j, struct name_set *names)
 {
-	char name[256], last[256] = "";
+	char name[256], last[256] = "/"; /* no name has a slash */
 	int c = jscan_next_token(j), r;
 
 	if (c != '{')

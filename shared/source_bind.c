@@ -174,12 +174,26 @@ static int bind_entry(void *data, const struct st_entry *e, struct err *err)
 	return id.kind == NAMES_TRUNK ? bind_trunk(k, e, &id) : bind_expert(k, e, &id);
 }
 
+/* "; 2 shards that the index names are not there (A, B)" */
+static void note_absent(const struct shards *s, char *note, size_t size)
+{
+	bool is_one = s->n_absent == 1;
+
+	note[0] = '\0';
+	if (s->n_absent == 0)
+		return;
+	(void)snprintf(
+		note, size, "; %u shard%s that the index names %s not there (%.100s%s%.100s%s)",
+		s->n_absent, is_one ? "" : "s", is_one ? "is" : "are", s->absent[0],
+		is_one ? "" : ", ", is_one ? "" : s->absent[1], s->n_absent > 2 ? ", ..." : "");
+}
+
 /* What the config wants and no shard has. */
 static int report_missing(struct source_build *b)
 {
 	CLEANUP(freep) struct missing *m = calloc(1, sizeof(*m));
 	const struct config *c = &b->s->config;
-	int r;
+	char note[400];
 
 	if (!m)
 		return err_set(b->err, ERR_NO_MEMORY, "out of memory");
@@ -205,16 +219,9 @@ static int report_missing(struct source_build *b)
 				missing_add_expert(m, layer, i / EXPERT_PARTS,
 						   (enum expert_part)(i % EXPERT_PARTS));
 	}
-	r = missing_report(m, b->shards.index_path ? b->shards.index_path : "checkpoint", b->err);
-	if (r < 0 && b->shards.n_absent) {
-		err_append(b->err, "; %u of the shards that the index names are not there: %s",
-			   b->shards.n_absent, b->shards.absent[0]);
-		for (uint32_t i = 1; i < b->shards.n_absent && i < 4; i++)
-			err_append(b->err, ", %s", b->shards.absent[i]);
-		if (b->shards.n_absent > 4)
-			err_append(b->err, " and more");
-	}
-	return r;
+	note_absent(&b->shards, note, sizeof(note));
+	return missing_report(m, b->shards.index_path ? b->shards.index_path : "checkpoint", note,
+			      b->err);
 }
 
 int source_bind(struct source_build *b)
