@@ -40,23 +40,33 @@ int iod_quota_admit(const struct iod_daemon *d, struct err *err)
 	return 0;
 }
 
+/* Tiles have all sizes and leased ones cannot be moved: n of them cut what is free into n + 1 runs.
+ * Beyond a client's promise a lease is given only when, wherever they lie, one run still takes the
+ * largest tile: else a client that stops in the middle of a step would hold up all others. */
 bool iod_quota_may_lease_tile(const struct iod_client *c, const struct iod_tile *tile)
 {
 	const struct iod_daemon *d = c->daemon;
 	uint64_t largest = d->source->catalog.header->max_tile_size;
-	uint64_t held = d->trunk->leased_size + tile->size;
+	uint64_t held = d->trunk->leased_size;
+	uint64_t n = 1; /* leases in the ring, this one included */
 	const struct list *at;
 
-	if (tile->n_leases > 0 || c->sweep.n_leases < IOD_PROMISED_TILES)
+	if (c->sweep.n_leases < IOD_PROMISED_TILES)
 		return true;
+	/* one that another holds as well counts too: he gives it back, and it stays */
+	if (tile->n_leases == 0)
+		held += tile->size;
 	list_foreach (at, &d->clients) {
 		const struct iod_client *o = list_entry(at, struct iod_client, link);
 
-		if (o != c && o->state == IOD_CLIENT_OPEN && o->sweep.n_leases < IOD_PROMISED_TILES)
-			held += largest * (IOD_PROMISED_TILES - o->sweep.n_leases);
+		n += o->sweep.n_leases;
+		if (o == c || o->state != IOD_CLIENT_OPEN ||
+		    o->sweep.n_leases >= IOD_PROMISED_TILES)
+			continue;
+		held += largest * (IOD_PROMISED_TILES - o->sweep.n_leases);
+		n += IOD_PROMISED_TILES - o->sweep.n_leases;
 	}
-	/* and one that is being loaded */
-	return held + largest <= d->plan.ring_size;
+	return held + largest * (n + 1) <= d->plan.ring_size;
 }
 
 bool iod_quota_may_take_slot(const struct iod_daemon *d, const struct iod_client *c)
