@@ -13,6 +13,9 @@ import reference
 import trace_file
 from k3test import DEMO, Daemon, Wire, check, check_equal, wait_until
 
+# Little memory, but enough for the promises to three or four connections: small tiles make the ring of
+# an eighth of the trunk a dozen of them, and there are ten slots for 256 experts.
+TIGHT = ["--tile", "65536", "--trunk-gb", "0.0009", "--cache-gb", "0.0003"]
 GREEDY = json.load(open(os.path.join(DEMO, "golden.json")))["greedy"]
 
 
@@ -70,15 +73,36 @@ def at_once(case):
     check_equal(stats["experts_evicted"], 0, "experts evicted from a cache of all")
 
 
-def at_once_at_the_floor(case):
-    """The least memory, where every tile and every expert is contested."""
-    stats, _ = both(case, ["--cache-gb", "0", "--trunk-gb", "0"])
+def at_once_in_little(case):
+    """Little memory, where every tile and every expert is contested."""
+    stats, _ = both(case, TIGHT)
     check(stats["experts_evicted"] > 0, "nothing was evicted: the check shows nothing")
 
 
 def three_at_once(case):
-    """Three, with room for some of it; a client that is refused for now says so and is retried."""
-    both(case, ["--cache-gb", "0.001", "--trunk-gb", "0.003"], n=3)
+    """Three, with room for half of it."""
+    both(case, ["--tile", "65536", "--cache-gb", "0.003", "--trunk-gb", "0.003"], n=3)
+
+
+def refused_at_the_floor(case):
+    """The least memory is for one client; a second is told so, and may come back when it is gone."""
+    d = Daemon(case, DEMO, "--cache-gb", "0", "--trunk-gb", "0")
+    with Wire(d.socket) as w:
+        w.hello()
+        r = case.exec("k3", "run", "--socket", d.socket, "--ids", "1", "--gen", "1")
+        check_equal(r.rc, 1, f"exit code beside another client\n{r}")
+        check("later" in r.err and "-gb" in r.err, f"no sentence that helps\n{r}")
+        code, kind = struct.unpack_from("<2I", second_hello(d.socket))
+        check_equal((code, kind), (12, 1), "code and class of the refusal: busy, to be retried")
+        check(w.stats()["clients"] == 1, "the refused ones are still counted")
+    wait_until(lambda: case.exec("k3", "run", "--socket", d.socket, "--ids", "1", "--gen", "1").rc == 0, "a second try")
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
+def second_hello(path):
+    with Wire(path) as w:
+        w.send("HELLO", struct.pack("<IIQQII32s", 1, 1, 0, 0, 1, 0, b"second"))
+        return w.expect("ERROR")
 
 
 def one_read(case):
@@ -115,7 +139,7 @@ def one_read(case):
 
 def killed(case):
     """50 clients end by SIGKILL in a step while another one runs, again and again."""
-    d = Daemon(case, DEMO, "--cache-gb", "0.001", "--trunk-gb", "0.002")
+    d = Daemon(case, DEMO, *TIGHT)
     steady, victim = GREEDY[1], GREEDY[2]
     want = case.k3(None, ids=steady["ids"], gen=12, daemon=d).run["logits_digest"]
     stop, done, wrong = threading.Event(), [0], []
@@ -164,7 +188,7 @@ def killed(case):
 
 def stopped(case):
     """A client that stops in the middle of a step holds up nobody else."""
-    d = Daemon(case, DEMO, "--cache-gb", "0", "--trunk-gb", "0")
+    d = Daemon(case, DEMO, *TIGHT)
     g = GREEDY[0]
     want = case.k3(None, ids=g["ids"], gen=8, daemon=d).run["logits_digest"]
     p = case.start("k3", "run", "--socket", d.socket, "--ids", ",".join(map(str, GREEDY[2]["ids"])), "--gen", "4000")
@@ -178,4 +202,4 @@ def stopped(case):
     check_equal(d.stop(), 0, "exit code of k3-iod")
 
 
-k3test.main([at_once, at_once_at_the_floor, three_at_once, one_read, killed, stopped])
+k3test.main([at_once, at_once_in_little, three_at_once, refused_at_the_floor, one_read, killed, stopped])
