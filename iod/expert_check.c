@@ -42,9 +42,9 @@ int iod_expert_check(const struct source *s, uint32_t layer, uint32_t expert, co
 		seg = find_origin(s, e, (uint64_t)(bad - slot), &file_off);
 		(void)names_format_expert(layer, expert, part, name, sizeof(name));
 		return err_set(err, ERR_EXPERT,
-			       "%s in %s, byte %" PRIu64 ": a scale of 255 is not a number: the "
-			       "file is damaged, fetch it again",
-			       name, seg ? s->files[seg->file].path : "?", file_off);
+			       "expert %u of layer %u is damaged: a scale of 255, which is not a "
+			       "number, in %s, byte %" PRIu64 " of %s; fetch the file again",
+			       expert, layer, name, file_off, seg ? s->files[seg->file].path : "?");
 	}
 	return 0;
 }

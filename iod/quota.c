@@ -14,6 +14,15 @@ static bool slots_are_scarce(const struct iod_daemon *d)
 	return d->plan.n_slots < d->source->n_experts;
 }
 
+/* Clients whose promised tiles the ring holds, with one cell more to read into. */
+static uint32_t most_clients(const struct iod_daemon *d)
+{
+	uint32_t cells = d->trunk->n_cells;
+	uint32_t n = cells > 0 ? (cells - 1) / IOD_PROMISED_TILES : IOD_QUOTA_CLIENTS;
+
+	return min_u32(n > 0 ? n : 1, IOD_QUOTA_CLIENTS);
+}
+
 int iod_quota_admit(const struct iod_daemon *d, struct err *err)
 {
 	uint32_t n = d->n_open + 1;
@@ -23,9 +32,7 @@ int iod_quota_admit(const struct iod_daemon *d, struct err *err)
 			       IOD_QUOTA_CLIENTS);
 	if (n == 1)
 		return 0;
-	if (d->plan.ring_size > 0 &&
-	    (uint64_t)n * IOD_PROMISED_TILES + 1 >
-		    d->plan.ring_size / d->source->catalog.header->max_tile_size)
+	if (n > most_clients(d))
 		return err_set(err, ERR_BUSY,
 			       "the daemon's ring of tiles is too small for another client beside "
 			       "the %u it serves; try again later, or give k3-iod a larger "
@@ -45,28 +52,16 @@ int iod_quota_admit(const struct iod_daemon *d, struct err *err)
  * largest tile: else a client that stops in the middle of a step would hold up all others. */
 bool iod_quota_may_lease_tile(const struct iod_client *c, const struct iod_tile *tile)
 {
-	const struct iod_daemon *d = c->daemon;
-	uint64_t largest = d->source->catalog.header->max_tile_size;
-	uint64_t held = d->trunk->leased_size;
-	uint64_t n = 1; /* leases in the ring, this one included */
-	const struct list *at;
+	const struct iod_trunk *t = c->daemon->trunk;
+	uint32_t cell = iod_trunk_cell_of(t, tile);
+	uint32_t held = t->n_held_cells;
 
 	if (c->sweep.n_leases < IOD_PROMISED_TILES)
 		return true;
-	/* one that another holds as well counts too: he gives it back, and it stays */
-	if (tile->n_leases == 0)
-		held += tile->size;
-	list_foreach (at, &d->clients) {
-		const struct iod_client *o = list_entry(at, struct iod_client, link);
-
-		n += o->sweep.n_leases;
-		if (o == c || o->state != IOD_CLIENT_OPEN ||
-		    o->sweep.n_leases >= IOD_PROMISED_TILES)
-			continue;
-		held += largest * (IOD_PROMISED_TILES - o->sweep.n_leases);
-		n += IOD_PROMISED_TILES - o->sweep.n_leases;
-	}
-	return held + largest * (n + 1) <= d->plan.ring_size;
+	if (t->cell_leases[cell] == 0 && cell < t->n_cells)
+		held++;
+	/* the others', those to come included, must stay free whatever this client does */
+	return held + IOD_PROMISED_TILES * (most_clients(c->daemon) - 1) <= t->n_cells;
 }
 
 bool iod_quota_may_take_slot(const struct iod_daemon *d, const struct iod_client *c)

@@ -20,14 +20,14 @@ static bool is_better(const struct worth *a, const struct worth *b)
 }
 
 /* Look at the run [place, place + size), whose first tile can only be *next or a later one. */
-static bool judge(const struct list *tiles, const struct list *next, uint64_t place, uint64_t size,
-		  uint64_t min_distance, iod_ring_cost_fn *cost, void *data, struct worth *ret)
+static bool judge(const struct list *tiles, const struct iod_ring_want *want,
+		  const struct list *next, uint64_t place, struct worth *ret)
 {
 	*ret = (struct worth){ .distance = UINT64_MAX, .last_use = 0 };
-	for (; next != tiles && tile_at(next)->offset < place + size; next = next->next) {
-		struct iod_ring_cost c = cost(data, tile_at(next));
+	for (; next != tiles && tile_at(next)->offset < place + want->size; next = next->next) {
+		struct iod_ring_cost c = want->cost(want->data, tile_at(next));
 
-		if (!c.may_evict || c.distance <= min_distance)
+		if (!c.may_evict || c.distance <= want->min_distance)
 			return false;
 		if (c.distance < ret->distance)
 			ret->distance = c.distance;
@@ -37,33 +37,34 @@ static bool judge(const struct list *tiles, const struct list *next, uint64_t pl
 	return true;
 }
 
-bool iod_ring_find(const struct list *tiles, uint64_t off, uint64_t room, uint64_t size,
-		   uint64_t min_distance, iod_ring_cost_fn *cost, void *data, uint64_t *ret_place)
+bool iod_ring_find(const struct list *tiles, const struct iod_ring_want *want, uint64_t *ret_place)
 {
-	const struct list *before = tiles; /* the tile at whose end the place begins */
-	uint64_t place = off;
+	const struct list *next = tiles->next; /* the first tile at or after place */
+	uint64_t end = want->off + want->room;
 	struct worth best = { 0 };
 	bool has_best = false;
 
-	if (size > room)
-		return false;
-	for (;;) {
-		struct worth w;
+	/* a place begins where a cell or the tile before it in the cell ends */
+	for (uint64_t cell = want->off; cell < end; cell += want->cell) {
+		uint64_t cell_end = cell + want->cell < end ? cell + want->cell : end;
+		uint64_t place = cell;
 
-		if (place + size > off + room)
-			break;
-		if (judge(tiles, before->next, place, size, min_distance, cost, data, &w) &&
-		    (!has_best || is_better(&w, &best))) {
-			best = w;
-			has_best = true;
-			*ret_place = place;
-			if (w.distance == UINT64_MAX && w.last_use == 0)
-				break; /* free altogether */
+		while (place + want->size <= cell_end) {
+			struct worth w;
+
+			if (judge(tiles, want, next, place, &w) &&
+			    (!has_best || is_better(&w, &best))) {
+				best = w;
+				has_best = true;
+				*ret_place = place;
+			}
+			if (next == tiles || tile_at(next)->offset >= cell_end)
+				break;
+			place = tile_at(next)->offset + tile_at(next)->size;
+			next = next->next;
 		}
-		before = before->next;
-		if (before == tiles)
-			break;
-		place = tile_at(before)->offset + tile_at(before)->size;
+		while (next != tiles && tile_at(next)->offset < cell_end)
+			next = next->next;
 	}
 	return has_best;
 }

@@ -16,6 +16,13 @@ static uint32_t tile_at(const struct iod_sweep *s, uint32_t position)
 	return p < s->n_body ? p : s->head_first + (p - s->n_body);
 }
 
+/* Tiles that the client has before it when it comes to position ahead. What it holds counts: a
+ * client that has nothing to compute on comes first. */
+static uint64_t urgency(const struct iod_sweep *s)
+{
+	return (uint64_t)(s->ahead - s->cursor) + s->n_leases;
+}
+
 /* Tiles from the cursor until this one is wanted; UINT64_MAX when the sweep does not want it. */
 static uint64_t distance_of(const struct iod_sweep *s, uint32_t tile)
 {
@@ -47,6 +54,9 @@ static struct iod_ring_cost cost_of(void *data, const struct iod_tile *tile)
 		const struct iod_client *c = list_entry(at, struct iod_client, link);
 		uint64_t distance = distance_of(&c->sweep, tile->index);
 
+		if (distance == UINT64_MAX)
+			continue;
+		distance += c->sweep.n_leases;
 		if (distance < cost.distance)
 			cost.distance = distance;
 	}
@@ -243,14 +253,22 @@ static bool read_missing(struct iod_client *c)
 	struct iod_daemon *d = c->daemon;
 	struct iod_sweep *s = &c->sweep;
 	struct iod_tile *tile = &d->trunk->tiles[tile_at(s, s->ahead)];
+	struct iod_ring_want want = {
+		.off = d->plan.ring_off,
+		.room = d->plan.ring_size,
+		.cell = iod_trunk_cell_size(d->trunk),
+		.size = tile->size,
+		.min_distance = urgency(s),
+		.cost = cost_of,
+		.data = d,
+	};
 	uint64_t place;
 
 	if (tile->is_pinned) {
 		iod_trunk_load_pinned(d->trunk, tile);
 		return true;
 	}
-	if (!iod_ring_find(&d->trunk->ring, d->plan.ring_off, d->plan.ring_size, tile->size,
-			   s->ahead - s->cursor, cost_of, d, &place))
+	if (!iod_ring_find(&d->trunk->ring, &want, &place))
 		return false;
 	iod_trunk_load_at(d->trunk, tile, place);
 	return true;
@@ -267,8 +285,7 @@ static struct iod_client *choose_client(struct iod_daemon *d)
 
 		if (!c->sweep.is_active || c->has_no_place || !find_missing(c))
 			continue;
-		if (!best ||
-		    c->sweep.ahead - c->sweep.cursor < best->sweep.ahead - best->sweep.cursor)
+		if (!best || urgency(&c->sweep) < urgency(&best->sweep))
 			best = c;
 	}
 	return best;

@@ -91,6 +91,7 @@ struct iod_trunk *iod_trunk_free(struct iod_trunk *t)
 {
 	if (!t)
 		return NULL;
+	free(t->cell_leases);
 	free(t->pinned_ready);
 	free(t->layer_first);
 	free(t->tiles);
@@ -98,8 +99,18 @@ struct iod_trunk *iod_trunk_free(struct iod_trunk *t)
 	return NULL;
 }
 
-void iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *reader,
-		     struct iod_metrics *metrics, iod_trunk_changed_fn *changed, void *data)
+uint64_t iod_trunk_cell_size(const struct iod_trunk *t)
+{
+	return t->source->catalog.header->max_tile_size;
+}
+
+uint32_t iod_trunk_cell_of(const struct iod_trunk *t, const struct iod_tile *tile)
+{
+	return (uint32_t)((tile->offset - t->slab->header.ring_off) / iod_trunk_cell_size(t));
+}
+
+int iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *reader,
+		    struct iod_metrics *metrics, iod_trunk_changed_fn *changed, void *data)
 {
 	uint64_t place = slab->header.pinned_off;
 
@@ -117,6 +128,10 @@ void iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *
 		place += t->tiles[i].size;
 	}
 	must(place - slab->header.pinned_off <= slab->header.pinned_size);
+	if (slab->header.ring_size > 0)
+		t->n_cells = (uint32_t)(slab->header.ring_size / iod_trunk_cell_size(t));
+	t->cell_leases = calloc((size_t)t->n_cells + 1, sizeof(*t->cell_leases));
+	return t->cell_leases ? 0 : -ENOMEM;
 }
 
 static struct slab_entry *entry_of(const struct iod_tile *tile)
@@ -241,18 +256,22 @@ void iod_trunk_pump_pins(struct iod_trunk *t)
 
 void iod_trunk_lease(struct iod_trunk *t, struct iod_tile *tile)
 {
+	uint32_t cell = iod_trunk_cell_of(t, tile);
+
 	must(tile->state == SLAB_READY && !tile->is_pinned);
-	if (tile->n_leases++ == 0)
-		t->leased_size += tile->size;
+	if (tile->n_leases++ == 0 && t->cell_leases[cell]++ == 0 && cell < t->n_cells)
+		t->n_held_cells++;
 	tile->last_use = ++t->tick;
 	t->metrics->tile_leases++;
 }
 
 void iod_trunk_release(struct iod_trunk *t, struct iod_tile *tile)
 {
+	uint32_t cell = iod_trunk_cell_of(t, tile);
+
 	must(tile->n_leases > 0);
-	if (--tile->n_leases == 0)
-		t->leased_size -= tile->size;
+	if (--tile->n_leases == 0 && --t->cell_leases[cell] == 0 && cell < t->n_cells)
+		t->n_held_cells--;
 	tile->last_use = ++t->tick;
 	t->metrics->tile_leases--;
 }

@@ -49,7 +49,9 @@ struct iod_trunk {
 	uint32_t n_tiles;
 	uint32_t *layer_first; /* [n_layers + 2]: first tile of each layer, of the head, n_tiles */
 	struct list ring;      /* struct iod_tile.ring_link, by offset */
-	uint64_t leased_size;  /* bytes of ring tiles with a lease */
+	uint32_t n_cells;      /* of the ring, whole ones; see ring.h */
+	uint32_t *cell_leases; /* [n_cells + 1]: leased tiles in each; the last is no whole cell */
+	uint32_t n_held_cells; /* whole cells with a leased tile in them */
 	uint64_t wanted_size;  /* bytes of tiles being read for sweeps */
 	uint64_t tick;
 	uint64_t pinned_size;   /* bytes that the pinned tiles take */
@@ -63,8 +65,8 @@ struct iod_trunk {
 int iod_trunk_new(struct iod_trunk **ret, const struct source *source, uint64_t budget);
 struct iod_trunk *iod_trunk_free(struct iod_trunk *t);
 /* The slab exists and can be read into. */
-void iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *reader,
-		     struct iod_metrics *metrics, iod_trunk_changed_fn *changed, void *data);
+int iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *reader,
+		    struct iod_metrics *metrics, iod_trunk_changed_fn *changed, void *data);
 
 /* A sweep wants a pinned tile: read it if it is EMPTY, and ahead of others if it is LOADING. */
 void iod_trunk_load_pinned(struct iod_trunk *t, struct iod_tile *tile);
@@ -74,6 +76,9 @@ void iod_trunk_load_at(struct iod_trunk *t, struct iod_tile *tile, uint64_t plac
 /* Keep the background loading of pinned tiles going. */
 void iod_trunk_pump_pins(struct iod_trunk *t);
 
+/* The cell that a tile of the ring lies in, and its size. */
+uint32_t iod_trunk_cell_of(const struct iod_trunk *t, const struct iod_tile *tile);
+uint64_t iod_trunk_cell_size(const struct iod_trunk *t);
 void iod_trunk_lease(struct iod_trunk *t, struct iod_tile *tile);
 void iod_trunk_release(struct iod_trunk *t, struct iod_tile *tile);
 /* The sentence for a tile that could not be read. */

@@ -30,7 +30,7 @@ struct slab_want {
 	uint64_t n_experts;      /* in all layers together: more slots are never made */
 	uint64_t trunk_budget;   /* bytes for pinned tiles and ring; 0 = the least that works */
 	uint64_t cache_budget;   /* bytes for slots; 0 = the least that works */
-	uint64_t in_flight_size; /* bytes that the reader keeps in flight; 0 = the usual 32 MiB */
+	uint64_t in_flight_size; /* bytes that the reader keeps in flight; 0 = the usual 8 MiB */
 };
 
 struct slab_plan {
@@ -48,9 +48,9 @@ struct slab_plan {
 
 /*
  * Split the budgets. A budget that covers all tiles pins all and makes no ring; else the ring gets
- * 64 MiB + the bytes in flight + 128 MiB of read-ahead (a quarter of a gigabyte; never more than an
- * eighth of the trunk or less than four largest tiles), and the rest pins. ERR_BUDGET with the
- * floor when a budget other than 0 is below it.
+ * 64 MiB + the bytes in flight + 128 MiB of read-ahead, at most an eighth of the trunk, but at
+ * least seven largest tiles where that leaves half of the budget, and in any case four; the rest
+ * pins. ERR_BUDGET with the floor when a budget other than 0 is below it.
  */
 int slab_plan(const struct slab_want *want, struct slab_plan *ret, struct err *err);
 /* The pinned tiles turned out to take pinned_size (at most what was planned): set it and lay the

@@ -8,7 +8,9 @@
  * release nothing because it computes experts. */
 #define RING_SPARE      (64ull << 20)
 #define RING_GAP        (128ull << 20)
-#define USUAL_IN_FLIGHT (32ull << 20)
+#define USUAL_IN_FLIGHT (8ull << 20)
+/* Three tiles for each of two clients, and one to read into. */
+enum { TWO_CLIENTS_TILES = 7 };
 /* From this size on areas start at huge pages. */
 #define HUGE_FROM (64ull << 20)
 /* The daemon itself: code, libraries, loop, connections, rows; then per expert and per tile what
@@ -72,6 +74,8 @@ static int plan_trunk(const struct slab_want *w, struct slab_plan *p, struct err
 		return 0;
 	}
 	ring = min_u64(RING_SPARE + in_flight + RING_GAP, w->trunk_size / 8);
+	/* room for a second client, where that leaves half of the budget to pin */
+	ring = max_u64(ring, min_u64(TWO_CLIENTS_TILES * w->max_tile_size, budget / 2));
 	ring = max_u64(min_u64(ring, budget), least);
 	p->ring_size = ring / SLAB_PAGE * SLAB_PAGE;
 	p->pinned_size = (budget - p->ring_size) / SLAB_PAGE * SLAB_PAGE;
