@@ -113,8 +113,8 @@ static double measure(size_t size, unsigned n_threads, int advice)
 
 int main(int argc, char **argv)
 {
-	unsigned n_threads = argc > 1 ? (unsigned)atoi(argv[1]) : 2;
-	size_t size = (size_t)(argc > 2 ? atoi(argv[2]) : 1024) << 20;
+	unsigned n_threads = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 2;
+	size_t size = (argc > 2 ? strtoul(argv[2], NULL, 10) : 1024) << 20;
 
 	if (n_threads < 1 || n_threads > THREADS_MAX || size < (64 << 20))
 		return 2;

@@ -274,7 +274,7 @@ int main(int argc, char **argv)
 {
 	char path[] = "/var/tmp/k3-bench-read-XXXXXX", name[64];
 	struct bench b = { 0 };
-	uint32_t n_rounds = argc > 2 ? (uint32_t)atoi(argv[2]) : 7;
+	uint32_t n_rounds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 7;
 	struct stat st;
 
 	if (n_rounds < 1 || n_rounds > ROUNDS_MAX)

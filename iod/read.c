@@ -302,6 +302,7 @@ void reader_on_landed(void *data, struct iod_op *io)
 	struct iod_reader *r = data;
 	struct reader_chunk *c = CONTAINER_OF(io, struct reader_chunk, io);
 
+	must(c->req);
 	iod_fault_land(&r->fault, io);
 	if (c->due_ns > 0 && c->due_ns > now_ns())
 		pause_chunk(r, c, CHUNK_HELD, c->due_ns);
@@ -333,6 +334,7 @@ int reader_on_timer(sd_event_source *source, uint64_t usec, void *data)
 
 		if (c->due_ns > now)
 			break;
+		must(c->req);
 		list_remove(&c->link);
 		if (c->pause == CHUNK_HELD)
 			chunk_landed(r, c);

@@ -19,7 +19,8 @@
 #include "iod/queue.h"
 #include "iod/read.h"
 
-enum { READER_DEPTH = 16, READER_CHUNK = 512 << 10 }; /* docs/decisions: 8 MiB in flight */
+/* Why these: docs/decisions/0002-reading.md. */
+enum { READER_DEPTH = 16, READER_CHUNK = 512 << 10 };
 enum { READER_PIECE = 64 << 20, READER_PIECE_MAX = 1 << 30 };
 
 enum reader_chunk_pause {

@@ -337,7 +337,7 @@ static void no_registration(void)
 			limit_memlock(8 * MIB);
 		start_small(&rig, round == 0 ? "no_register=1" : NULL);
 		rig_register_all(&rig);
-		if (TEST_BACKEND == IOD_BACKEND_URING) {
+		if (rig.settings.backend == IOD_BACKEND_URING) {
 			CHECK(strstr(iod_reader_describe(rig.reader), "0 of 1 buffers registered"));
 			CHECK(strstr(iod_reader_describe(rig.reader), "memlock limit"));
 		}
