@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+from overlap import busy_share
+
 EXPERT_MARK = ".block_sparse_moe.experts."
 
 
@@ -73,6 +75,7 @@ def main():
     p.add_argument("--isa", default=None)
     a = p.parse_args()
     touched = bytes_touched(a.model)
+    print(f"busy with other work    {busy_share():.2f} of the processors", flush=True)
     before = memory_rate(a.build, a.threads)
     # A prompt long enough to bring (nearly) all experts in.
     prompt = ",".join(str(3 + 37 * i % 4000) for i in range(64))
