@@ -45,6 +45,7 @@ const char *st_dtype_name(enum st_dtype t)
 struct region {
 	uint64_t begin, end; /* relative to the data area */
 	uint64_t name_hash;
+	uint64_t name_off; /* in the file, after the opening quote: for messages */
 };
 
 struct scan {
@@ -53,6 +54,7 @@ struct scan {
 	uint64_t data_size;  /* bytes of the file after the header */
 	struct region *regions;
 	size_t n_regions, n_allocated;
+	uint64_t name_off; /* of the tensor that is read */
 };
 
 static void scan_freep(struct scan **p)
@@ -112,8 +114,27 @@ static int keep_region(struct scan *s, uint64_t begin, uint64_t end)
 		s->n_allocated = n;
 	}
 	s->regions[s->n_regions++] =
-		(struct region){ begin, end, XXH3_64bits(s->j.subject, s->j.subject_len) };
+		(struct region){ begin, end, XXH3_64bits(s->j.subject, s->j.subject_len),
+				 s->name_off };
 	return 0;
+}
+
+/* The name of a region as it stands in the header; "?" when it cannot be read any more. Only
+ * messages want it, so it is not kept. */
+static size_t recall_name(const struct scan *s, const struct region *g, char *buf, size_t size)
+{
+	uint64_t room = s->header_end - g->name_off;
+	const char *end;
+
+	if (room > size)
+		room = size;
+	if (fd_pread_all(s->j.fd, buf, (size_t)room, g->name_off) == 0) {
+		end = memchr(buf, '"', (size_t)room);
+		if (end)
+			return (size_t)(end - buf);
+	}
+	buf[0] = '?';
+	return 1;
 }
 
 /* The three fields of an entry, each exactly once, in any order. */
@@ -214,9 +235,20 @@ static int compare_begin(const void *a, const void *b)
 	return (x->end > y->end) - (x->end < y->end);
 }
 
+static int fail_overlap(struct scan *s, const struct region *a, const struct region *b)
+{
+	char name[256];
+	size_t n = recall_name(s, a, name, sizeof(name));
+
+	s->j.subject_len = recall_name(s, b, s->j.subject, sizeof(s->j.subject));
+	return jscan_fail(&s->j, "its data overlap those of %.*s at data byte %llu", (int)n, name,
+			  (unsigned long long)b->begin);
+}
+
 /* The regions must cover the data area exactly: no hole, no overlap, nothing after the last. */
 static int check_regions(struct scan *s)
 {
+	const struct region *before = NULL;
 	uint64_t at = 0;
 	bool is_sorted = true;
 
@@ -231,12 +263,12 @@ static int check_regions(struct scan *s)
 		if (g->begin == g->end)
 			continue; /* empty tensors lie anywhere */
 		if (g->begin < at)
-			return jscan_fail(&s->j, "two tensors overlap at data byte %llu",
-					  (unsigned long long)g->begin);
+			return fail_overlap(s, before, g);
 		if (g->begin > at)
 			return jscan_fail(&s->j, "data bytes %llu to %llu belong to no tensor",
 					  (unsigned long long)at, (unsigned long long)g->begin);
 		at = g->end;
+		before = g;
 	}
 	if (at != s->data_size)
 		return jscan_fail(&s->j, "%llu bytes after the last tensor belong to none",
@@ -262,12 +294,15 @@ static int check_names(struct scan *s)
 		for (; table[at]; at = (at + 1) & (n - 1)) {
 			const struct region *other = &s->regions[table[at] - 1];
 
-			if (other->name_hash == s->regions[i].name_hash)
-				return jscan_fail(&s->j,
-						  "two tensors have one name (at data bytes %llu "
-						  "and %llu)",
-						  (unsigned long long)other->begin,
-						  (unsigned long long)s->regions[i].begin);
+			if (other->name_hash != s->regions[i].name_hash)
+				continue;
+			s->j.subject_len =
+				recall_name(s, other, s->j.subject, sizeof(s->j.subject));
+			return jscan_fail(&s->j,
+					  "two tensors have this name (at data bytes %llu and "
+					  "%llu)",
+					  (unsigned long long)other->begin,
+					  (unsigned long long)s->regions[i].begin);
 		}
 		table[at] = i + 1;
 	}
@@ -328,6 +363,7 @@ static int read_entries(struct scan *s, st_entry_fn *fn, void *data)
 		if (c != '"')
 			return jscan_fail_byte(&s->j, "a tensor's name", c);
 		is_first = false;
+		s->name_off = s->j.window_off - (uint64_t)(s->j.end - s->j.at);
 		r = jscan_read_string(&s->j, s->j.subject, sizeof(s->j.subject));
 		if (r < 0)
 			return r;

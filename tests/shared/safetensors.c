@@ -196,10 +196,10 @@ static void broken(void)
 		  "belongs" },
 		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
 		  "\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[3,6]}}",
-		  6, "one name" },
+		  6, "have this name" },
 		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
 		  "\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[3,6]}}",
-		  6, "one name" },
+		  6, "have this name" },
 		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
 		  "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[2,5]}}",
 		  5, "overlap" },
