@@ -8,6 +8,8 @@
 #include "shared/attr.h"
 #include "shared/fd.h"
 
+enum { PAGE = 4096 }; /* a direct read of one page comes whole or not at all */
+
 /* A number with an optional K, M or G at *text; moves *text behind it. */
 static bool take_number(const char **text, uint64_t *ret)
 {
@@ -168,6 +170,6 @@ void iod_fault_land(struct iod_fault *f, struct iod_op *op)
 	}
 	if (f->again_every > 0 && f->n_reads % f->again_every == 0)
 		op->result = -EAGAIN;
-	else if (f->short_every > 0 && f->n_reads % f->short_every == 0)
+	else if (f->short_every > 0 && f->n_reads % f->short_every == 0 && op->result > PAGE)
 		op->result -= op->result / 3;
 }

@@ -6,7 +6,7 @@
  *   eio=FILE:OFFSET+SIZE:COUNT  reads of file number FILE (or *) that touch the range give EIO,
  *                               COUNT times (or "always"); "+SIZE" may be left out: one byte
  *   stuck=FILE:OFFSET+SIZE      such reads never complete
- *   short=N                     every Nth read returns about two thirds of what it read
+ *   short=N                     every Nth read of more than a page returns two thirds of it
  *   again=N                     every Nth read gives EAGAIN
  *   slow=BYTES                  a device that delivers BYTES a second (K, M, G: 1024)
  *   no_uring=1 no_direct=1 no_register=1
