@@ -128,8 +128,6 @@ def strangers(case):
     extra = dict(s.tensors)
     extra["vision_tower.patch_embed.proj.weight"] = ("BF16", [2, 3, 2, 2], bytes(48))
     extra["mm_projector.proj.0.weight"] = ("F16", [4], bytes(8))
-    extra["language_model.model.layers.0.self_attn.rotary.inv_freq"] = ("F64", [3], bytes(24))
-    extra["language_model.model.layers.999.input_layernorm.weight"] = ("F32", [1], bytes(4))
     extra["empty"] = ("I64", [0], b"")
     out = s.folder()
     write(os.path.join(out, "model.safetensors"), sorted(extra), extra, indent=2)
@@ -139,6 +137,20 @@ def strangers(case):
     old = {n: (d, sh, bytes(len(b))) for n, (d, sh, b) in s.tensors.items() if ".layers.2." in n}
     write(os.path.join(out, "model-00001-of-000099.safetensors"), sorted(old), old)
     s.same(out, text="a shard that the index does not list")
+
+
+def unknown_parts(case):
+    """A tensor of the text model that is not in the table would change its sense: refused by name."""
+    s = Source(case)
+    for name in ("language_model.model.layers.3.self_attn.indexer.wk.weight", "language_model.model.layers.9.input_layernorm.weight",
+                 "language_model.model.layers.2.self_attn.q_proj.bias"):
+        out = s.folder()
+        extra = dict(s.tensors)
+        extra[name] = ("F32", [1], bytes(4))
+        write(os.path.join(out, "model.safetensors"), sorted(extra), extra)
+        r = case.exec("k3", "run", out, "--ids", "1")
+        check(r.rc in (1, 2), f"exit code {r.rc}\n{r}")
+        check(name in r.err and "model.safetensors" in r.err, f"tensor and file are not named\n{r}")
 
 
 def twice(case):
@@ -176,4 +188,4 @@ def wide_dtypes(case):
     check_equal(len(digests), 1, "digests of F32 weights")
 
 
-k3test.main([one_file, scattered, no_index, two_folders, strangers, twice, wide_dtypes])
+k3test.main([one_file, scattered, no_index, two_folders, strangers, unknown_parts, twice, wide_dtypes])

@@ -137,7 +137,7 @@ def no_space(case):
         check("space" in r.err.lower() or "full" in r.err.lower(), f"no reason\n{r}")
         check_equal(os.listdir(folder), [], "files left on the full disk")
     finally:
-        subprocess.run(["umount", folder])
+        subprocess.run(["umount", "-l", folder])
     check_equal(sha(out), want, "digest of the old file")
 
 
