@@ -137,101 +137,100 @@ static void right(void)
 #define ONE(dtype, shape, offsets) \
 	"{\"a\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
+static const struct {
+	const char *header;
+	uint64_t data_size;
+	const char *says;
+} broken_rows[] = {
+	{ "", 0, "ends too early" },
+	{ " {}", 0, "'{' belongs" },
+	{ "[]", 0, "'{' belongs" },
+	{ "{", 0, "ends too early" },
+	{ "{}x", 0, "something follows" },
+	{ "{}{}", 0, "something follows" },
+	{ "{,}", 0, "tensor's name" },
+	{ "{\"a\"}", 0, "':' belongs" },
+	{ "{\"a\":}", 0, "'{' belongs" },
+	{ "{\"a\":[]}", 0, "'{' belongs" },
+	{ "{\"a\":{}}", 0, "dtype is missing" },
+	{ "{\"a\":{\"dtype\":\"U8\"}}", 0, "shape is missing" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "data_offsets is missing" },
+	{ ONE("\"U8\"", "[3]", "[0,3]") ",", 3, "something follows" },
+	{ ONE("\"U9\"", "[3]", "[0,3]"), 3, "dtype U9 is not known" },
+	{ ONE("\"U888888888888888888888\"", "[3]", "[0,3]"), 3, "longer than" },
+	{ ONE("8", "[3]", "[0,3]"), 3, "belongs" },
+	{ ONE("\"U8\"", "[3]", "[0,4]"), 4, "make 3 bytes, data_offsets 4" },
+	{ ONE("\"F32\"", "[3]", "[0,3]"), 3, "make 12 bytes" },
+	{ ONE("\"U8\"", "[3]", "[0,3]"), 2, "cut short" },
+	{ ONE("\"U8\"", "[3]", "[0,3]"), 4, "belong to none" },
+	{ ONE("\"U8\"", "[3]", "[1,4]"), 4, "belong to no tensor" },
+	{ ONE("\"U8\"", "[3]", "[3,0]"), 3, "end before they begin" },
+	{ ONE("\"U8\"", "[3]", "[0]"), 3, "1 numbers instead of 2" },
+	{ ONE("\"U8\"", "[3]", "[0,1,3]"), 3, "more than 2 numbers" },
+	{ ONE("\"U8\"", "[3]", "[-1,2]"), 3, "is negative" },
+	{ ONE("\"U8\"", "[-3]", "[0,3]"), 3, "is negative" },
+	{ ONE("\"U8\"", "[3.0]", "[0,3]"), 3, "not a whole number" },
+	{ ONE("\"U8\"", "[3e0]", "[0,3]"), 3, "not a whole number" },
+	{ ONE("\"U8\"", "[03]", "[0,3]"), 3, "leading zero" },
+	{ ONE("\"U8\"", "[3,]", "[0,3]"), 3, "belongs" },
+	{ ONE("\"U8\"", "[3 4]", "[0,3]"), 3, "belongs" },
+	{ ONE("\"U8\"", "[\"3\"]", "[0,3]"), 3, "belongs" },
+	{ ONE("\"U8\"", "[[3]]", "[0,3]"), 3, "belongs" },
+	{ ONE("\"U8\"", "3", "[0,3]"), 3, "'[' belongs" },
+	{ ONE("\"U8\"", "[1,1,1,1,1,1,1,1,3]", "[0,3]"), 3, "more than 8 numbers" },
+	{ ONE("\"U8\"", "[18446744073709551616]", "[0,3]"), 3, "does not fit 64 bits" },
+	{ ONE("\"U8\"", "[18446744073709551615]", "[0,18446744073709551615]"), 3, "cut short" },
+	{ ONE("\"F32\"", "[4611686018427387904]", "[0,0]"), 0, "overflows" },
+	{ ONE("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 0, "overflows" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}"
+	  "}",
+	  3, "stands there twice" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3],\"x\":1}}", 3,
+	  "\"x\" is not known" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},}", 3, "tensor's name" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]} \"b\":{}}", 3,
+	  "belongs" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+	  "\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[3,6]}}",
+	  6, "have this name" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+	  "\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[3,6]}}",
+	  6, "have this name" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+	  "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[2,5]}}",
+	  5, "overlap" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+	  "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}",
+	  3, "overlap" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+	  "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]}}",
+	  7, "belong to no tensor" },
+	{ "{\"__metadata__\":[]}", 0, "an object belongs" },
+	{ "{\"__metadata__\":\"x\"}", 0, "an object belongs" },
+	{ "{\"__metadata__\":{\"a\":[}]}}", 0, "other bracket" },
+	{ "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice" },
+	{ "{\"__metadata__\":{[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, "too deeply" },
+	{ "{\"a\\ud800\":{}}", 0, "surrogate" },
+	{ "{\"a\\udc00\":{}}", 0, "surrogate" },
+	{ "{\"a\\ud800\\u0041\":{}}", 0, "surrogate" },
+	{ "{\"a\\u0000\":{}}", 0, "zero character" },
+	{ "{\"a\\x\":{}}", 0, "an escape belongs" },
+	{ "{\"a\\u00g0\":{}}", 0, "hexadecimal" },
+	{ "{\"a\nb\":{}}", 0, "string character" },
+	{ "{\"abc", 0, "ends too early" },
+};
+
 static void broken(void)
 {
-	static const struct {
-		const char *header;
-		uint64_t data_size;
-		const char *says;
-	} rows[] = {
-		{ "", 0, "ends too early" },
-		{ " {}", 0, "'{' belongs" },
-		{ "[]", 0, "'{' belongs" },
-		{ "{", 0, "ends too early" },
-		{ "{}x", 0, "something follows" },
-		{ "{}{}", 0, "something follows" },
-		{ "{,}", 0, "tensor's name" },
-		{ "{\"a\"}", 0, "':' belongs" },
-		{ "{\"a\":}", 0, "'{' belongs" },
-		{ "{\"a\":[]}", 0, "'{' belongs" },
-		{ "{\"a\":{}}", 0, "dtype is missing" },
-		{ "{\"a\":{\"dtype\":\"U8\"}}", 0, "shape is missing" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "data_offsets is missing" },
-		{ ONE("\"U8\"", "[3]", "[0,3]") ",", 3, "something follows" },
-		{ ONE("\"U9\"", "[3]", "[0,3]"), 3, "dtype U9 is not known" },
-		{ ONE("\"U888888888888888888888\"", "[3]", "[0,3]"), 3, "longer than" },
-		{ ONE("8", "[3]", "[0,3]"), 3, "belongs" },
-		{ ONE("\"U8\"", "[3]", "[0,4]"), 4, "make 3 bytes, data_offsets 4" },
-		{ ONE("\"F32\"", "[3]", "[0,3]"), 3, "make 12 bytes" },
-		{ ONE("\"U8\"", "[3]", "[0,3]"), 2, "cut short" },
-		{ ONE("\"U8\"", "[3]", "[0,3]"), 4, "belong to none" },
-		{ ONE("\"U8\"", "[3]", "[1,4]"), 4, "belong to no tensor" },
-		{ ONE("\"U8\"", "[3]", "[3,0]"), 3, "end before they begin" },
-		{ ONE("\"U8\"", "[3]", "[0]"), 3, "1 numbers instead of 2" },
-		{ ONE("\"U8\"", "[3]", "[0,1,3]"), 3, "more than 2 numbers" },
-		{ ONE("\"U8\"", "[3]", "[-1,2]"), 3, "is negative" },
-		{ ONE("\"U8\"", "[-3]", "[0,3]"), 3, "is negative" },
-		{ ONE("\"U8\"", "[3.0]", "[0,3]"), 3, "not a whole number" },
-		{ ONE("\"U8\"", "[3e0]", "[0,3]"), 3, "not a whole number" },
-		{ ONE("\"U8\"", "[03]", "[0,3]"), 3, "leading zero" },
-		{ ONE("\"U8\"", "[3,]", "[0,3]"), 3, "belongs" },
-		{ ONE("\"U8\"", "[3 4]", "[0,3]"), 3, "belongs" },
-		{ ONE("\"U8\"", "[\"3\"]", "[0,3]"), 3, "belongs" },
-		{ ONE("\"U8\"", "[[3]]", "[0,3]"), 3, "belongs" },
-		{ ONE("\"U8\"", "3", "[0,3]"), 3, "'[' belongs" },
-		{ ONE("\"U8\"", "[1,1,1,1,1,1,1,1,3]", "[0,3]"), 3, "more than 8 numbers" },
-		{ ONE("\"U8\"", "[18446744073709551616]", "[0,3]"), 3, "does not fit 64 bits" },
-		{ ONE("\"U8\"", "[18446744073709551615]", "[0,18446744073709551615]"), 3,
-		  "cut short" },
-		{ ONE("\"F32\"", "[4611686018427387904]", "[0,0]"), 0, "overflows" },
-		{ ONE("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 0, "overflows" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}"
-		  "}",
-		  3, "stands there twice" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3],\"x\":1}}", 3,
-		  "\"x\" is not known" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},}", 3,
-		  "tensor's name" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]} \"b\":{}}", 3,
-		  "belongs" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
-		  "\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[3,6]}}",
-		  6, "have this name" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
-		  "\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[3,6]}}",
-		  6, "have this name" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
-		  "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[2,5]}}",
-		  5, "overlap" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
-		  "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}",
-		  3, "overlap" },
-		{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
-		  "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]}}",
-		  7, "belong to no tensor" },
-		{ "{\"__metadata__\":[]}", 0, "an object belongs" },
-		{ "{\"__metadata__\":\"x\"}", 0, "an object belongs" },
-		{ "{\"__metadata__\":{\"a\":[}]}}", 0, "other bracket" },
-		{ "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice" },
-		{ "{\"__metadata__\":{[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, "too deeply" },
-		{ "{\"a\\ud800\":{}}", 0, "surrogate" },
-		{ "{\"a\\udc00\":{}}", 0, "surrogate" },
-		{ "{\"a\\ud800\\u0041\":{}}", 0, "surrogate" },
-		{ "{\"a\\u0000\":{}}", 0, "zero character" },
-		{ "{\"a\\x\":{}}", 0, "an escape belongs" },
-		{ "{\"a\\u00g0\":{}}", 0, "hexadecimal" },
-		{ "{\"a\nb\":{}}", 0, "string character" },
-		{ "{\"abc", 0, "ends too early" },
-	};
 	struct seen s;
 
-	CHECK(N_ELEMENTS(rows) >= 30);
-	for (size_t i = 0; i < N_ELEMENTS(rows); i++) {
-		CHECK_MSG(scan_text(rows[i].header, rows[i].data_size, &s) < 0,
-			  "row %zu was accepted: %s", i, rows[i].header);
+	CHECK(N_ELEMENTS(broken_rows) >= 30);
+	for (size_t i = 0; i < N_ELEMENTS(broken_rows); i++) {
+		CHECK_MSG(scan_text(broken_rows[i].header, broken_rows[i].data_size, &s) < 0,
+			  "row %zu was accepted: %s", i, broken_rows[i].header);
 		CHECK_EQ(err.code, ERR_CHECKPOINT);
-		CHECK_MSG(strstr(err.text, rows[i].says), "%s: \"%s\" does not say \"%s\"",
-			  rows[i].header, err.text, rows[i].says);
+		CHECK_MSG(strstr(err.text, broken_rows[i].says), "%s: \"%s\" does not say \"%s\"",
+			  broken_rows[i].header, err.text, broken_rows[i].says);
 		CHECK_MSG(strstr(err.text, "x.safetensors"), "%s: no file is named", err.text);
 	}
 	/* The tensor is named where one is at fault. */

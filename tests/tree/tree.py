@@ -229,8 +229,9 @@ def allowed_prefixes(path):
         return ("iod_",)
     if top == "proto":
         return ("proto_",)
-    # shared/: the module is the prefix; a module in several files: its first word.
-    return (stem + "_", stem.split("_")[0] + "_")
+    # shared/: the module is the prefix; a module in several files: its first word. Short forms are listed.
+    short = {"safetensors": ("st_",), "names": ("role_", "expert_part_"), "fd": ("freep",)}
+    return (stem + "_", stem.split("_")[0] + "_") + short.get(stem, ())
 
 
 def symbol_prefixes(case):
