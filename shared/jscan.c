@@ -34,7 +34,7 @@ int jscan_fail(struct jscan *j, const char *fmt, ...)
 	for (size_t i = 0; i < n; i++) {
 		unsigned char c = (unsigned char)j->subject[i];
 
-		name[i] = c < ' ' || c == 127 ? '?' : (char)c;
+		name[i] = (char)(c < ' ' || c == 127 ? '?' : c);
 	}
 	name[n] = '\0';
 	if (n)
@@ -315,7 +315,7 @@ int jscan_read_numbers(struct jscan *j, const char *what, uint64_t *ret, uint32_
 
 int jscan_skip_container(struct jscan *j, int c)
 {
-	char open[DEPTH_MAX];
+	char open[DEPTH_MAX] = { 0 };
 	int depth = 0, r;
 
 	if (c != '{' && c != '[')

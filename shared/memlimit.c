@@ -2,7 +2,6 @@
 #include "shared/memlimit.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +66,16 @@ static char *read_text(const char *dir, const char *name)
 	return TAKE(text);
 }
 
+/* The number that text begins with, after blanks; "max" is none. */
+static bool parse_number(const char *text, uint64_t *ret)
+{
+	text += strspn(text, " \t");
+	if (*text < '0' || *text > '9')
+		return false;
+	*ret = strtoull(text, NULL, 10); /* too large a number becomes "no limit" */
+	return true;
+}
+
 /* The number after a line's key ("MemAvailable:", "active_file"); false when there is none. */
 static bool find_number(const char *text, const char *key, uint64_t *ret)
 {
@@ -75,7 +84,7 @@ static bool find_number(const char *text, const char *key, uint64_t *ret)
 	for (const char *line = text; line; line = strchr(line, '\n')) {
 		line += *line == '\n';
 		if (strncmp(line, key, len) == 0 && (line[len] == ' ' || line[len] == '\t'))
-			return sscanf(line + len, "%" SCNu64, ret) == 1;
+			return parse_number(line + len, ret);
 	}
 	return false;
 }
@@ -83,12 +92,8 @@ static bool find_number(const char *text, const char *key, uint64_t *ret)
 static bool read_number(const char *dir, const char *name, uint64_t *ret)
 {
 	CLEANUP(freep) char *text = read_text(dir, name);
-	unsigned long long v;
 
-	if (!text || sscanf(text, "%llu", &v) != 1) /* "max" is no number */
-		return false;
-	*ret = v;
-	return true;
+	return text && parse_number(text, ret);
 }
 
 /* The limits of one cgroup directory; lowers *ret where one binds. */

@@ -82,18 +82,15 @@ bool role_in_layer(enum role role, const struct config *c, uint32_t layer)
 
 void role_shape(enum role role, const struct config *c, uint32_t *ret_rows, uint32_t *ret_cols)
 {
-	switch (role) {
-#define ROLE(name, layer, kind, suffix, rows, cols) \
-	case ROLE_##name:                           \
-		*ret_rows = (rows);                 \
-		*ret_cols = (cols);                 \
-		return;
+	const uint32_t shapes[ROLE_N_][2] = {
+#define ROLE(name, layer, kind, suffix, rows, cols) [ROLE_##name] = { rows, cols },
 #include "shared/roles.def"
 #undef ROLE
-	case ROLE_N_:
-		break;
-	}
-	must(role < ROLE_N_);
+	};
+
+	must((unsigned)role < ROLE_N_);
+	*ret_rows = shapes[role][0];
+	*ret_cols = shapes[role][1];
 }
 
 void expert_part_shape(enum expert_part part, const struct config *c, uint32_t *ret_rows,

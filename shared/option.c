@@ -353,76 +353,92 @@ static void store_initial(const struct option *o, void *fields)
 		must(store(o, &from, o->initial, fields, NULL) == 0);
 }
 
-/* One "--name[=value]" at argv[*at]; advances *at over a separate value. */
-static int parse_argument(const struct option_program *p, const char *command, int argc,
-			  char **argv, int *at, void *fields, struct given_record *record,
-			  struct err *err)
+/* A command line being read. */
+struct line {
+	const struct option_program *p;
+	const char *command;
+	int argc, at; /* at: the argument at hand */
+	char **argv;
+	void *fields;
+	struct given_record *record;
+	struct err *err;
+};
+
+/* One "--name[=value]"; moves on over a separate value. */
+static int parse_argument(struct line *l)
 {
 	static const struct origin from = { "--", "" };
-	const char *name = argv[*at] + 2;
+	const char *name = l->argv[l->at] + 2;
 	size_t len = strcspn(name, "=");
 	const char *value = name[len] == '=' ? name + len + 1 : NULL;
-	const struct option *o = find_option(p, name, len);
+	const struct option *o = find_option(l->p, name, len);
 
 	if (!o)
-		return fail_unknown(p, command, &from, name, len, err);
-	if (!option_used_by(o, command))
-		return err_set(err, ERR_USAGE, "--%s is not an option of '%s %s'; it belongs to %s",
-			       o->name, p->name, command, o->commands);
+		return fail_unknown(l->p, l->command, &from, name, len, l->err);
+	if (!option_used_by(o, l->command))
+		return err_set(l->err, ERR_USAGE,
+			       "--%s is not an option of '%s %s'; it belongs to %s", o->name,
+			       l->p->name, l->command, o->commands);
 	if (o->type == OPTION_FLAG) {
 		if (value)
-			return err_set(err, ERR_USAGE, "--%s takes no value", o->name);
+			return err_set(l->err, ERR_USAGE, "--%s takes no value", o->name);
 		value = "yes";
 	} else if (!value) {
-		const char *next = *at + 1 < argc ? argv[*at + 1] : NULL;
+		const char *next = l->at + 1 < l->argc ? l->argv[l->at + 1] : NULL;
 
 		if (!next || (strncmp(next, "--", 2) == 0 &&
-			      find_option(p, next + 2, strcspn(next + 2, "="))))
-			return err_set(err, ERR_USAGE, "--%s needs a value: --%s %s", o->name,
+			      find_option(l->p, next + 2, strcspn(next + 2, "="))))
+			return err_set(l->err, ERR_USAGE, "--%s needs a value: --%s %s", o->name,
 				       o->name, o->value ? o->value : "VALUE");
 		value = next;
-		(*at)++;
+		l->at++;
 	}
-	record->by[o - p->options] = GIVEN_LINE;
-	return store(o, &from, value, fields, err);
+	l->record->by[o - l->p->options] = GIVEN_LINE;
+	return store(o, &from, value, l->fields, l->err);
+}
+
+/* "-h", where the table has help. */
+static bool is_short_help(const struct option_program *p, const char *arg)
+{
+	return strcmp(arg, "-h") == 0 && find_option(p, "help", 4);
 }
 
 int option_parse(const struct option_program *p, const char *command, int argc, char **argv,
 		 void *fields, struct option_list *ret_words, struct err *err)
 {
-	struct given_record *record = make_record(fields);
+	struct line l = { p, command, argc, 1, argv, fields, make_record(fields), err };
 	static char help[] = "--help";
+	char *only_help[] = { help };
 	bool only_words = false;
-	int r;
 
 	must(p->n_options <= OPTIONS_MAX);
 	for (size_t i = 0; i < p->n_options; i++)
 		store_initial(&p->options[i], fields);
 	ret_words->n = 0;
-	for (int at = 1; at < argc; at++) {
-		const char *arg = argv[at];
+	for (; l.at < argc; l.at++) {
+		const char *arg = argv[l.at];
+		int r = 0;
 
 		if (!only_words && strcmp(arg, "--") == 0) {
 			only_words = true;
 		} else if (!only_words && strncmp(arg, "--", 2) == 0) {
-			r = parse_argument(p, command, argc, argv, &at, fields, record, err);
-			if (r < 0)
-				return r;
-		} else if (!only_words && strcmp(arg, "-h") == 0 && find_option(p, "help", 4)) {
-			char *one[] = { NULL, help };
-			int one_at = 1;
+			r = parse_argument(&l);
+		} else if (!only_words && is_short_help(p, arg)) {
+			struct line h = { p, command, 1, 0, only_help, fields, l.record, err };
 
-			(void)parse_argument(p, NULL, 2, one, &one_at, fields, record, err);
+			r = parse_argument(&h);
 		} else if (!only_words && arg[0] == '-' && arg[1] != '\0') {
-			return err_set(err, ERR_USAGE,
-				       "%.100s is not understood: options are long, --name value",
-				       arg);
+			r = err_set(err, ERR_USAGE,
+				    "%.100s is not understood: options are long, --name value",
+				    arg);
+		} else if (ret_words->n == OPTION_LIST_MAX) {
+			r = err_set(err, ERR_USAGE, "more than %d words are given",
+				    (int)OPTION_LIST_MAX);
 		} else {
-			if (ret_words->n == OPTION_LIST_MAX)
-				return err_set(err, ERR_USAGE, "more than %d words are given",
-					       (int)OPTION_LIST_MAX);
 			ret_words->items[ret_words->n++] = arg;
 		}
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }

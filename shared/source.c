@@ -169,7 +169,7 @@ int source_open(const struct source_want *want, struct source **ret, struct err 
 	CLEANUP(build_deinit) struct source_build b = { .s = s, .err = err };
 	CLEANUP(freep) char *config_path = NULL;
 	CLEANUP(freep) char *config = NULL;
-	size_t config_size;
+	size_t config_size = 0;
 	int r;
 
 	if (!s)

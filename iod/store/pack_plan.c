@@ -91,7 +91,7 @@ static int read_file(const struct iod_pack_plan *p, uint32_t file, void *buf, ui
 
 	if (r == -ENODATA)
 		return err_set(err, ERR_CHECKPOINT, "%s ends before byte %llu", f->path,
-			       (unsigned long long)(off + size));
+			       (unsigned long long)off + size);
 	if (r < 0)
 		return err_set(err, ERR_IO, "%s: reading at byte %llu failed: %s", f->path,
 			       (unsigned long long)off, strerror(-r));

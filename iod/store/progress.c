@@ -30,7 +30,8 @@ void iod_progress_end(struct iod_progress *p)
 
 void iod_progress_show(struct iod_progress *p, const char *what, uint64_t done, uint64_t total)
 {
-	double t = now(), rate, left;
+	double t = now(), rate;
+	uint64_t left;
 
 	if (p->is_quiet)
 		return;
@@ -46,10 +47,10 @@ void iod_progress_show(struct iod_progress *p, const char *what, uint64_t done, 
 		return;
 	p->shown = t;
 	rate = (double)(done - p->first) / (t - p->started);
-	left = rate > 0 ? (double)(total - done) / rate : 0;
-	(void)fprintf(stderr, "%s%s: %.1f of %.1f GB, %.0f MB/s, %.0f:%02.0f left%s",
+	left = rate > 0 ? (uint64_t)((double)(total - done) / rate) : 0;
+	(void)fprintf(stderr, "%s%s: %.1f of %.1f GB, %.0f MB/s, %llu:%02llu left%s",
 		      p->is_terminal ? "\r" : "", what, (double)done / 1e9, (double)total / 1e9,
-		      rate / 1e6, (double)((uint64_t)left / 60), (double)((uint64_t)left % 60),
+		      rate / 1e6, (unsigned long long)left / 60, (unsigned long long)left % 60,
 		      p->is_terminal ? "  " : "\n");
 	p->is_line_open = p->is_terminal;
 }

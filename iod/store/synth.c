@@ -251,7 +251,7 @@ static int make_header(struct synth *y, char **ret, size_t *ret_size)
 		for (uint32_t k = 0; k < t->rank; k++)
 			(void)fprintf(f, "%s%u", k ? "," : "", t->shape[k]);
 		(void)fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
-			      (unsigned long long)(at + t->size));
+			      (unsigned long long)at + t->size);
 		at += t->size;
 	}
 	(void)fputc('}', f);
