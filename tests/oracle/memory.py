@@ -38,17 +38,15 @@ def private(pid):
     return kib * 1024
 
 
-def measure(case, model, args, ids, gen, vocab):
+def measure(case, model, iod, ids, gen):
     """Private memory of a client that has done its prompt and of its daemon, both stopped in a step."""
-    argv, out = case.run_args(None, args["k3"], ids=ids, gen=gen)
-    d = Daemon(case, model, *args["iod"])
-    run = case.k3(None, *args["k3"], ids=ids, gen=gen, daemon=d).run
+    d = Daemon(case, model, *iod)
+    run = case.k3(None, ids=ids, gen=gen, daemon=d).run
     before = d.stats()
-    p = case.start("k3", "run", "--socket", d.socket, "--ids", ",".join(map(str, ids)), "--gen", str(gen), *args["k3"])
-    # As much has been served as the whole first run took but its last token: it is near its end.
-    per_run = before["tiles_served"] or 1
-    steady = lambda: d.stats()["tiles_served"] >= before["tiles_served"] + per_run * 3 // 4 if before["tiles_served"] else True
-    wait_until(lambda: p.poll() is not None or steady(), "the client to have worked", 300)
+    p = case.start("k3", "run", "--socket", d.socket, "--ids", ",".join(map(str, ids)), "--gen", str(gen))
+    # As many experts have been served as the first run took, but for its last tokens.
+    enough = before["experts_served"] * 2 - before["experts_served"] // 20
+    wait_until(lambda: p.poll() is not None or d.stats()["experts_served"] >= enough, "the client to have worked", 300)
     check(p.poll() is None, "the client ended before it was measured")
     p.send_signal(signal.SIGSTOP)
     client = private(p.pid)
@@ -61,10 +59,12 @@ def measure(case, model, args, ids, gen, vocab):
 
 
 def model_of(case):
-    """A checkpoint large enough for five percent to mean something."""
+    """A checkpoint large enough for five percent to mean something: 0.46 GB."""
     model = case.path("model")
-    r = case.exec("k3-store", "synth", model, "--hidden", "1024", "--layers", "8", "--dense", "4096", "--experts", "16",
-                  "--vocab", "8192")
+    r = case.exec("k3-store", "synth", model, "--hidden", "1536", "--layers", "6", "--dense", "6144", "--experts", "32",
+                  "--vocab", "8192", "--heads", "12", "--kda-heads", "12", "--kda-dim", "128", "--q-lora", "512", "--kv-lora",
+                  "256", "--nope", "128", "--rope", "64", "--v", "128", "--latent", "768", "--expert", "768", "--top-k", "8",
+                  "--shared", "2", "--quiet")
     check(r.rc == 0, f"k3-store synth failed\n{r}")
     return model
 
@@ -72,8 +72,9 @@ def model_of(case):
 def against_the_plan(case):
     model = model_of(case)
     ids = [(7 * i * i + 3 * i) % 8192 for i in range(300)]
-    for iod in (["--trunk-gb", "0", "--cache-gb", "0"], ["--trunk-gb", "0.1", "--cache-gb", "0.02"]):
-        run, client, daemon, counted = measure(case, model, {"iod": iod, "k3": []}, ids, 12, 8192)
+    for iod in (["--tile", "1M", "--trunk-gb", "0.07", "--cache-gb", "0.006"],
+                ["--tile", "1M", "--trunk-gb", "0.3", "--cache-gb", "0.05"]):
+        run, client, daemon, counted = measure(case, model, iod, ids, 24)
         plan_client, plan_daemon, slab = plan_of(run)
         near(client, plan_client, f"client with {' '.join(iod)}")
         near(daemon, plan_daemon, f"daemon beside the slab with {' '.join(iod)}")
