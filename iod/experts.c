@@ -78,11 +78,6 @@ void iod_expert_refs_deinit(struct iod_client *c)
 	c->experts.window = 0;
 }
 
-uint32_t iod_experts_n_free(const struct iod_experts *x)
-{
-	return x->n_slots - x->n_held - x->n_loading;
-}
-
 /* ---- slots ----------------------------------------------------------------------------------- */
 
 static uint32_t *slot_of(struct iod_experts *x, uint32_t layer, uint32_t expert)
@@ -320,8 +315,7 @@ static bool serve(struct iod_experts *x, struct iod_expert_ref *ref)
 	struct iod_daemon *d = x->daemon;
 	struct iod_slot *slot = find_slot(x, ref->layer, ref->expert);
 
-	/* a slot that others hold costs nothing more */
-	if ((!slot || list_is_empty(&slot->refs)) && !iod_quota_may_take_slot(d, ref->client))
+	if (!iod_quota_may_hold_slot(ref->client, slot && !list_is_empty(&slot->refs)))
 		return false;
 	if (slot && slot->state == SLAB_READY) {
 		attach(slot, ref, IOD_REF_LEASED);
@@ -407,8 +401,7 @@ static void pump_hints(struct iod_experts *x)
 	struct iod_slot *slot;
 
 	if (x->has_hint_under_way || !iod_reader_is_idle(x->daemon->reader, IOD_READ_TRUNK) ||
-	    !iod_quota_may_take_slot(x->daemon, NULL) || iod_experts_n_free(x) == 0 ||
-	    !next_hint(x, &layer, &expert))
+	    !iod_quota_may_hint(x->daemon) || !next_hint(x, &layer, &expert))
 		return;
 	slot = take_slot(x);
 	if (!slot)

@@ -76,9 +76,6 @@ int iod_experts_new(struct iod_experts **ret, struct iod_daemon *d,
 		    const struct iod_policy_class *policy_class);
 struct iod_experts *iod_experts_free(struct iod_experts *x);
 
-/* Slots that could be filled now: EMPTY, or READY and held by nobody. */
-uint32_t iod_experts_n_free(const struct iod_experts *x);
-
 int iod_expert_refs_init(struct iod_client *c, uint32_t window);
 void iod_expert_refs_deinit(struct iod_client *c);
 /* Give back everything; the client wants no experts any more. */

@@ -14,6 +14,15 @@ static bool slots_are_scarce(const struct iod_daemon *d)
 	return d->plan.n_slots < d->source->n_experts;
 }
 
+/* From so many slots on, those promised to a second client are kept free for it: with fewer, one
+ * client alone would be slowed down. */
+enum { SLOTS_FOR_TWO = 6 };
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
 /* Clients whose promised tiles the ring holds, with one cell more to read into. */
 static uint32_t most_clients(const struct iod_daemon *d)
 {
@@ -55,30 +64,34 @@ bool iod_quota_may_lease_tile(const struct iod_client *c, const struct iod_tile 
 	const struct iod_trunk *t = c->daemon->trunk;
 	uint32_t cell = iod_trunk_cell_of(t, tile);
 	uint32_t held = t->n_held_cells;
+	uint32_t others;
 
 	if (c->sweep.n_leases < IOD_PROMISED_TILES)
 		return true;
 	if (t->cell_leases[cell] == 0 && cell < t->n_cells)
 		held++;
-	/* the others', those to come included, must stay free whatever this client does */
-	return held + IOD_PROMISED_TILES * (most_clients(c->daemon) - 1) <= t->n_cells;
+	others = max_u32(c->daemon->n_open, min_u32(most_clients(c->daemon), 2)) - 1;
+	return held + IOD_PROMISED_TILES * others <= t->n_cells;
 }
 
-bool iod_quota_may_take_slot(const struct iod_daemon *d, const struct iod_client *c)
+bool iod_quota_may_hold_slot(const struct iod_client *c, bool is_held)
 {
-	uint32_t promised = 0;
-	const struct list *at;
+	const struct iod_daemon *d = c->daemon;
+	uint32_t held = d->experts->n_held + (is_held ? 0 : 1);
+	uint32_t others;
 
-	if (!slots_are_scarce(d) || (c && c->experts.n_held < IOD_PROMISED_EXPERTS))
+	if (!slots_are_scarce(d) || c->experts.n_held < IOD_PROMISED_EXPERTS)
 		return true;
-	list_foreach (at, &d->clients) {
-		const struct iod_client *o = list_entry(at, struct iod_client, link);
+	others = max_u32(d->n_open, d->plan.n_slots >= SLOTS_FOR_TWO ? 2 : 1) - 1;
+	return held + IOD_PROMISED_EXPERTS * others <= d->plan.n_slots;
+}
 
-		if (o != c && o->state == IOD_CLIENT_OPEN &&
-		    o->experts.n_held < IOD_PROMISED_EXPERTS)
-			promised += IOD_PROMISED_EXPERTS - o->experts.n_held;
-	}
-	return iod_experts_n_free(d->experts) > promised;
+bool iod_quota_may_hint(const struct iod_daemon *d)
+{
+	const struct iod_experts *x = d->experts;
+
+	return !slots_are_scarce(d) ||
+	       x->n_held + x->n_loading + 1 + IOD_PROMISED_EXPERTS * d->n_open <= d->plan.n_slots;
 }
 
 uint32_t iod_quota_tile_window(const struct iod_daemon *d)

@@ -1,9 +1,11 @@
 #pragma once
 /*
  * What one peer can make the daemon hold, and the arithmetic of promises: every client can always
- * get IOD_PROMISED_TILES of the ring and IOD_PROMISED_EXPERTS slots, whatever the others do. More
- * is given only from what no promise needs. So nobody waits for ever: a client that waits for a
- * tile holds no tile, and the experts that the others need to go on have slots of their own.
+ * get IOD_PROMISED_TILES cells of the ring and IOD_PROMISED_EXPERTS slots, whatever the others do.
+ * More is given only while what is held then leaves the promises of all others, whatever these hold
+ * now (they may give it back); where there is room for two clients, one that may yet come counts.
+ * So nobody waits for ever: a client that waits for a tile holds no tile, and the experts that the
+ * others need to go on have slots of their own.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,8 +34,10 @@ struct iod_tile;
 int iod_quota_admit(const struct iod_daemon *d, struct err *err);
 /* May c lease this READY tile of the ring as well? */
 bool iod_quota_may_lease_tile(const struct iod_client *c, const struct iod_tile *tile);
-/* May c (NULL: a hint) take one more expert slot from those nobody holds? */
-bool iod_quota_may_take_slot(const struct iod_daemon *d, const struct iod_client *c);
+/* May c hold one more expert slot? is_held: others hold it already. */
+bool iod_quota_may_hold_slot(const struct iod_client *c, bool is_held);
+/* May a hint fill a slot? */
+bool iod_quota_may_hint(const struct iod_daemon *d);
 /* The windows of WELCOME. */
 uint32_t iod_quota_tile_window(const struct iod_daemon *d);
 uint32_t iod_quota_expert_window(const struct iod_daemon *d);

@@ -1,0 +1,281 @@
+/* The plan of the slab, its creation, and a client's check of every number in its header. */
+#include "shared/slab.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/attr.h"
+#include "shared/fd.h"
+#include "tests/harness/test.h"
+
+#define MIB (1ull << 20)
+
+static const uint8_t digest[16] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
+
+/* The released model: sizes from the architecture's facts, about. */
+static struct slab_want full_model(void)
+{
+	return (struct slab_want){
+		.trunk_size = 111150000128ull / 4096 * 4096,
+		.max_tile_size = 32 * MIB + 4096,
+		.n_tiles = 3600,
+		.expert_size = 17551360,
+		.n_experts = 82432,
+	};
+}
+
+static void plan(const struct slab_want *want, struct slab_plan *ret)
+{
+	struct err err = { 0 };
+	int r = slab_plan(want, ret, &err);
+
+	CHECK_MSG(r == 0, "%s", err.text);
+	CHECK(ret->pinned_off % 4096 == 0 && ret->ring_off % 4096 == 0 &&
+	      ret->slots_off % 4096 == 0 && ret->total_size % 4096 == 0);
+	CHECK(ret->pinned_off >= 4096 + 32ull * (ret->n_tiles + ret->n_slots));
+	CHECK(ret->ring_off >= ret->pinned_off + ret->pinned_size);
+	CHECK(ret->slots_off >= ret->ring_off + ret->ring_size);
+	CHECK(ret->total_size >= ret->slots_off + ret->slots_size);
+	CHECK_EQ(ret->slots_size, ret->n_slots * want->expert_size);
+}
+
+static void least_that_works(void)
+{
+	struct slab_want want = full_model();
+	struct slab_plan p;
+
+	plan(&want, &p);
+	CHECK_EQ(p.pinned_size, 0);
+	CHECK_EQ(p.ring_size, 4 * want.max_tile_size);
+	CHECK_EQ(p.n_slots, 4);
+	/* the model in 1 GB: the slab must leave most of it */
+	CHECK(p.total_size < 256 * MIB);
+	/* a small model may be less than four tiles, and have few experts */
+	want.trunk_size = 3 * want.max_tile_size;
+	want.n_experts = 3;
+	plan(&want, &p);
+	CHECK_EQ(p.pinned_size, want.trunk_size);
+	CHECK_EQ(p.ring_size, 0);
+	CHECK_EQ(p.n_slots, 3);
+	want.n_experts = 0;
+	want.expert_size = 0;
+	plan(&want, &p);
+	CHECK_EQ(p.n_slots, 0);
+}
+
+static void budgets(void)
+{
+	struct slab_want want = full_model();
+	struct slab_plan p;
+
+	for (uint64_t gb = 1; gb < 120; gb++) {
+		want.trunk_budget = gb * 1000000000;
+		want.cache_budget = gb * 500000000;
+		plan(&want, &p);
+		CHECK(p.pinned_size + p.ring_size <= want.trunk_budget);
+		CHECK(p.slots_size <= want.cache_budget);
+		CHECK(p.slots_size + want.expert_size > want.cache_budget);
+		CHECK_EQ(p.area_align, 2 * MIB);
+		CHECK(p.pinned_off % (2 * MIB) == 0 && p.ring_off % (2 * MIB) == 0);
+		if (want.trunk_budget >= want.trunk_size) {
+			CHECK_EQ(p.pinned_size, want.trunk_size);
+			CHECK_EQ(p.ring_size, 0);
+		} else {
+			CHECK(p.ring_size >= 4 * want.max_tile_size);
+			CHECK(p.pinned_size + p.ring_size + 8192 > want.trunk_budget);
+			CHECK(p.ring_size < 320 * MIB);
+		}
+	}
+	want.trunk_budget = SLAB_BUDGET_ALL;
+	want.cache_budget = SLAB_BUDGET_ALL;
+	plan(&want, &p);
+	CHECK_EQ(p.pinned_size, want.trunk_size);
+	CHECK_EQ(p.n_slots, 82432);
+}
+
+static void below_the_floor(void)
+{
+	struct slab_want want = full_model();
+	struct slab_plan p;
+	struct err err = { 0 };
+
+	want.trunk_budget = 4 * want.max_tile_size - 1;
+	CHECK(slab_plan(&want, &p, &err) < 0);
+	CHECK_EQ(err.code, ERR_BUDGET);
+	CHECK(strstr(err.text, "0.134217 GB") || strstr(err.text, "0.134234 GB"));
+	CHECK(strstr(err.text, "--trunk-gb"));
+	want.trunk_budget++;
+	CHECK(slab_plan(&want, &p, NULL) == 0);
+	err_clear(&err);
+	want.cache_budget = 2 * want.expert_size - 1;
+	CHECK(slab_plan(&want, &p, &err) < 0);
+	CHECK_EQ(err.code, ERR_BUDGET);
+	CHECK(strstr(err.text, "0.035103 GB") && strstr(err.text, "--cache-gb"));
+	want.cache_budget++;
+	CHECK(slab_plan(&want, &p, NULL) == 0);
+	CHECK_EQ(p.n_slots, 2);
+}
+
+static struct slab *make(struct slab_plan *p)
+{
+	struct slab_want want = {
+		.trunk_size = 200 << 12,
+		.max_tile_size = 20 << 12,
+		.n_tiles = 33,
+		.expert_size = 5 << 12,
+		.n_experts = 50,
+		.trunk_budget = 150 << 12,
+		.cache_budget = 50 << 12,
+	};
+	struct slab *s = NULL;
+	struct err err = { 0 };
+	int r;
+
+	plan(&want, p);
+	CHECK_MSG(slab_new(&s, p, digest, &err) == 0, "%s", err.text);
+	while ((r = slab_fault_some(s, &err)) > 0)
+		;
+	CHECK_MSG(r == 0, "%s", err.text);
+	return s;
+}
+
+static void daemon_and_client(void)
+{
+	struct slab_plan p;
+	struct slab *s = make(&p), *c = NULL;
+	struct err err = { 0 };
+	int fd = fd_reopen_read_only(s->fd);
+
+	CHECK(fd >= 0);
+	CHECK_MSG(slab_open(&c, fd, &err) == 0, "%s", err.text);
+	close(fd);
+	CHECK(memcmp(&c->header, &s->header, sizeof(c->header)) == 0);
+	CHECK(memcmp(c->header.model_digest, digest, 16) == 0);
+	CHECK_EQ(c->header.n_tiles, 33);
+	CHECK_EQ(c->header.n_slots, 10);
+	CHECK((uintptr_t)c->base % (2 * MIB) == 0 && (uintptr_t)s->base % (2 * MIB) == 0);
+	/* what the daemon writes the client sees */
+	s->base[p.ring_off] = 77;
+	CHECK_EQ(slab_range(c, p.ring_off, 1)[0], 77);
+	s->tiles[32].offset = 4096;
+	CHECK_EQ(c->tiles[32].offset, 4096);
+	CHECK_EQ(c->slots[9].offset, p.slots_off + 9 * p.slot_size);
+	CHECK_EQ(c->slots[9].id, UINT32_MAX);
+	CHECK(slab_entry_is_same(&c->slots[3], 0));
+	slab_entry_invalidate(&s->slots[3]);
+	CHECK(!slab_entry_is_same(&c->slots[3], 0) && slab_entry_is_same(&c->slots[3], 1));
+	/* ranges */
+	CHECK(slab_range(c, p.pinned_off, p.total_size - p.pinned_off));
+	CHECK(!slab_range(c, p.pinned_off, p.total_size - p.pinned_off + 1));
+	CHECK(!slab_range(c, 0, 4096) && !slab_range(c, p.total_size, 1));
+	CHECK(!slab_range(c, UINT64_MAX - 4095, 8192));
+	slab_freep(&c);
+	slab_freep(&s);
+}
+
+static void sealed(void)
+{
+	struct slab_plan p;
+	struct slab *s = make(&p);
+	struct stat st;
+	int fd = fd_reopen_read_only(s->fd);
+
+	CHECK(fstat(s->fd, &st) == 0 && (st.st_mode & 07777) == 0600);
+	CHECK(ftruncate(s->fd, 4096) < 0 && errno == EPERM);
+	CHECK(ftruncate(s->fd, (off_t)p.total_size * 2) < 0 && errno == EPERM);
+	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+	close(fd);
+	slab_freep(&s);
+}
+
+/* One number of the header changed: the field that must be named. */
+static const struct {
+	size_t offset;
+	uint64_t value;
+	size_t size;
+	const char *says;
+} broken[] = {
+	{ offsetof(struct slab_header, magic), 1, 8, "magic" },
+	{ offsetof(struct slab_header, version), 2, 4, "version" },
+	{ offsetof(struct slab_header, header_size), 161, 4, "header_size" },
+	{ offsetof(struct slab_header, incompat), 1, 8, "incompat" },
+	{ offsetof(struct slab_header, total_size), 4096, 8, "total_size" },
+	{ offsetof(struct slab_header, n_tiles), 0xffffffff, 4, "n_tiles" },
+	{ offsetof(struct slab_header, n_tiles), 1 << 20, 4, "n_tiles" },
+	{ offsetof(struct slab_header, n_slots), 0xffffffff, 4, "n_slots" },
+	{ offsetof(struct slab_header, n_slots), 11, 4, "slot" },
+	{ offsetof(struct slab_header, tile_entries_off), 8, 8, "tile_entries_off" },
+	{ offsetof(struct slab_header, tile_entries_off), 4097, 8, "tile_entries_off" },
+	{ offsetof(struct slab_header, tile_entries_off), UINT64_MAX - 31, 8, "tile_entries_off" },
+	{ offsetof(struct slab_header, slot_entries_off), 4096, 8, "slot_entries_off" },
+	{ offsetof(struct slab_header, slot_entries_off), UINT64_MAX - 31, 8, "slot_entries_off" },
+	{ offsetof(struct slab_header, pinned_off), 4096, 8, "pinned_off" },
+	{ offsetof(struct slab_header, pinned_off), UINT64_MAX - 4095, 8, "pinned_off" },
+	{ offsetof(struct slab_header, pinned_size), UINT64_MAX, 8, "pinned_size" },
+	{ offsetof(struct slab_header, ring_off), 0, 8, "ring_off" },
+	{ offsetof(struct slab_header, ring_size), UINT64_MAX - 4095, 8, "ring_size" },
+	{ offsetof(struct slab_header, slots_off), 4096, 8, "slots_off" },
+	{ offsetof(struct slab_header, slot_size), 4097, 8, "slot_size" },
+	{ offsetof(struct slab_header, slot_size), 1ull << 62, 8, "slot_size" },
+	{ offsetof(struct slab_header, reserved), 1, 8, "reserved" },
+	{ offsetof(struct slab_header, reserved) + 24, 1, 8, "reserved" },
+};
+
+static void header_wrong(void)
+{
+	struct slab_plan p;
+	struct slab *s = make(&p), *c = NULL;
+
+	for (size_t i = 0; i < N_ELEMENTS(broken); i++) {
+		struct slab_header good = s->header;
+		struct err err = { 0 };
+
+		memcpy(s->base + broken[i].offset, &broken[i].value, broken[i].size);
+		CHECK_MSG(slab_open(&c, s->fd, &err) < 0, "%s = %llx was accepted", broken[i].says,
+			  (unsigned long long)broken[i].value);
+		CHECK_EQ(err.code, ERR_PROTOCOL);
+		CHECK_MSG(strstr(err.text, broken[i].says), "\"%s\" does not say \"%s\"", err.text,
+			  broken[i].says);
+		memcpy(s->base, &good, sizeof(good));
+	}
+	CHECK(slab_open(&c, s->fd, NULL) == 0);
+	slab_freep(&c);
+	slab_freep(&s);
+}
+
+static void not_a_slab(void)
+{
+	struct slab *c = NULL;
+	struct err err = { 0 };
+	int fd = fd_memfd("test", 8192);
+
+	CHECK(fd >= 0);
+	CHECK(slab_open(&c, fd, &err) < 0 && strstr(err.text, "sealed"));
+	err_clear(&err);
+	CHECK(fd_seal(fd, 0) == 0);
+	CHECK(slab_open(&c, fd, &err) < 0 && strstr(err.text, "magic"));
+	close(fd);
+	err_clear(&err);
+	fd = fd_memfd("test", 100);
+	CHECK(fd >= 0 && fd_seal(fd, 0) == 0);
+	CHECK(slab_open(&c, fd, &err) < 0 && strstr(err.text, "size"));
+	close(fd);
+	fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	CHECK(slab_open(&c, fd, NULL) < 0);
+	close(fd);
+}
+
+static const struct test_case cases[] = {
+	{ "the least that works", least_that_works },
+	{ "budgets", budgets },
+	{ "below the floor", below_the_floor },
+	{ "daemon and client", daemon_and_client },
+	{ "sealed", sealed },
+	{ "header with one number wrong", header_wrong },
+	{ "not a slab", not_a_slab },
+};
+TEST_MAIN(cases)
