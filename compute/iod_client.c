@@ -26,12 +26,12 @@
 /* A vocabulary of the released size has 2.8 MB; this only bounds nonsense. */
 enum { FILE_SIZE_MAX = 256 << 20 };
 
-int iod_client_raise(const struct err *kept, struct err *err)
+int k3_iod_raise(const struct err *kept, struct err *err)
 {
 	return err_set(err, kept->code, "%s", kept->text);
 }
 
-int iod_client_fail(struct k3_iod *c, struct err *err, enum err_code code, const char *fmt, ...)
+int k3_iod_fail(struct k3_iod *c, struct err *err, enum err_code code, const char *fmt, ...)
 {
 	char text[sizeof(c->failed.text)];
 	va_list ap;
@@ -40,35 +40,35 @@ int iod_client_fail(struct k3_iod *c, struct err *err, enum err_code code, const
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	(void)err_set(&c->failed, code, "%s", text);
-	return iod_client_raise(&c->failed, err);
+	return k3_iod_raise(&c->failed, err);
 }
 
 static int fail_gone(struct k3_iod *c, const char *while_what, struct err *err)
 {
-	return iod_client_fail(c, err, ERR_GONE,
-			       "k3-iod closed the connection %s; if it was not stopped on "
-			       "purpose, its log says why",
-			       while_what);
+	return k3_iod_fail(c, err, ERR_GONE,
+			   "k3-iod closed the connection %s; if it was not stopped on "
+			   "purpose, its log says why",
+			   while_what);
 }
 
-int iod_client_send(struct k3_iod *c, enum proto_type type, const void *body, struct err *err)
+int k3_iod_send(struct k3_iod *c, enum proto_type type, const void *body, struct err *err)
 {
 	struct proto_message m = { .type = type };
 	int r;
 
 	if (c->failed.code != ERR_NONE)
-		return iod_client_raise(&c->failed, err);
+		return k3_iod_raise(&c->failed, err);
 	memcpy(&m.body, body, proto_struct_size(type));
 	r = proto_conn_send(c->conn, &m, true);
 	if (r == PROTO_CLOSED) {
 		/* The reason may still lie in the socket: an ERROR sent before closing. */
-		while (iod_client_receive(c, false, NULL, NULL) == 0)
+		while (k3_iod_receive(c, false, NULL, NULL) == 0)
 			;
 		return fail_gone(c, "before a request could be sent", err);
 	}
 	if (r < 0)
-		return iod_client_fail(c, err, ERR_GONE, "cannot send %s to k3-iod: %s",
-				       proto_name(type), strerror(-r));
+		return k3_iod_fail(c, err, ERR_GONE, "cannot send %s to k3-iod: %s",
+				   proto_name(type), strerror(-r));
 	return 0;
 }
 
@@ -83,9 +83,9 @@ static void on_row(struct k3_iod *c, const struct proto_message *m)
 		return; /* of a request that failed */
 	if (row->index >= w->n || w->has[row->index] || row->id != w->ids[row->index] ||
 	    row->size != h->embed_cols * (h->embed_dtype == CATALOG_BF16 ? 2u : 4u)) {
-		(void)iod_client_fail(c, NULL, ERR_PROTOCOL,
-				      "ROW %" PRIu32 " for token %" PRIu32 " was not asked for",
-				      row->index, row->id);
+		(void)k3_iod_fail(c, NULL, ERR_PROTOCOL,
+				  "ROW %" PRIu32 " for token %" PRIu32 " was not asked for",
+				  row->index, row->id);
 		return;
 	}
 	out = w->rows + (size_t)row->index * h->embed_cols;
@@ -122,7 +122,7 @@ static void on_error(struct k3_iod *c, const struct proto_message *m)
 	else if (e->request == PROTO_SWEEP)
 		(void)err_set(&c->tiles.error, code, "%s", text);
 	else if (e->request == PROTO_EXPERTS)
-		iod_client_expert_failed(c, e->a, e->b, code, text);
+		k3_iod_expert_failed(c, e->a, e->b, code, text);
 	else if (e->request == PROTO_ROWS)
 		(void)err_set(&c->rows.error, code, "%s", text);
 	else
@@ -133,9 +133,9 @@ static int file_message(struct k3_iod *c, const struct proto_message *m, struct 
 {
 	switch (m->type) {
 	case PROTO_TILE_READY:
-		return iod_client_tile_ready(c, &m->body.tile_ready, err);
+		return k3_iod_tile_ready(c, &m->body.tile_ready, err);
 	case PROTO_EXPERT_READY:
-		return iod_client_expert_ready(c, &m->body.expert_ready, err);
+		return k3_iod_expert_ready(c, &m->body.expert_ready, err);
 	case PROTO_ROW:
 		on_row(c, m);
 		break;
@@ -147,10 +147,10 @@ static int file_message(struct k3_iod *c, const struct proto_message *m, struct 
 		on_error(c, m);
 		break;
 	default:
-		return iod_client_fail(c, err, ERR_PROTOCOL, "k3-iod sent %s, out of place",
-				       proto_name(m->type));
+		return k3_iod_fail(c, err, ERR_PROTOCOL, "k3-iod sent %s, out of place",
+				   proto_name(m->type));
 	}
-	return c->failed.code == ERR_NONE ? 0 : iod_client_raise(&c->failed, err);
+	return c->failed.code == ERR_NONE ? 0 : k3_iod_raise(&c->failed, err);
 }
 
 static uint64_t now_ns(void)
@@ -178,20 +178,20 @@ static int receive_raw(struct k3_iod *c, bool wait, const char *while_what,
 	int r;
 
 	if (c->failed.code != ERR_NONE)
-		return iod_client_raise(&c->failed, err);
+		return k3_iod_raise(&c->failed, err);
 	while ((r = proto_conn_receive(c->conn, ret, false, &why)) == PROTO_AGAIN && wait)
 		wait_readable(c);
 	if (r == PROTO_CLOSED)
 		return fail_gone(c, while_what, err);
 	if (r < 0 && why.code != ERR_NONE)
-		return iod_client_fail(c, err, why.code, "%s", why.text);
+		return k3_iod_fail(c, err, why.code, "%s", why.text);
 	if (r < 0)
-		return iod_client_fail(c, err, ERR_GONE, "the connection to k3-iod failed: %s",
-				       strerror(-r));
+		return k3_iod_fail(c, err, ERR_GONE, "the connection to k3-iod failed: %s",
+				   strerror(-r));
 	return r;
 }
 
-int iod_client_receive(struct k3_iod *c, bool wait, const char *for_what, struct err *err)
+int k3_iod_receive(struct k3_iod *c, bool wait, const char *for_what, struct err *err)
 {
 	struct proto_message m;
 	char doing[80];
@@ -306,7 +306,7 @@ static int greet(struct k3_iod *c, struct err *err)
 				    .pid = (uint32_t)getpid(),
 				    .name = "k3 " K3_VERSION };
 	struct proto_message m;
-	int r = iod_client_send(c, PROTO_HELLO, &hello, err);
+	int r = k3_iod_send(c, PROTO_HELLO, &hello, err);
 
 	if (r < 0)
 		return r;
@@ -316,7 +316,7 @@ static int greet(struct k3_iod *c, struct err *err)
 	if (m.type == PROTO_WELCOME)
 		r = accept_welcome(c, &m, err);
 	else if (m.type == PROTO_ERROR)
-		on_error(c, &m), r = iod_client_raise(&c->failed, err);
+		on_error(c, &m), r = k3_iod_raise(&c->failed, err);
 	else
 		r = err_set(err, ERR_PROTOCOL, "k3-iod answered HELLO with %s", proto_name(m.type));
 	proto_message_close_fds(&m);
@@ -337,9 +337,9 @@ int k3_iod_adopt(struct k3_iod **ret, int fd, struct err *err)
 		return err_set(err, ERR_NO_MEMORY, "cannot set up a connection: %s", strerror(-r));
 	r = greet(c, err);
 	if (r == 0)
-		r = iod_client_tiles_init(c, err);
+		r = k3_iod_tiles_init(c, err);
 	if (r == 0)
-		r = iod_client_experts_init(c, err);
+		r = k3_iod_experts_init(c, err);
 	if (r < 0)
 		return r;
 	*ret = TAKE(c);
@@ -370,8 +370,8 @@ struct k3_iod *k3_iod_free(struct k3_iod *c)
 {
 	if (!c)
 		return NULL;
-	iod_client_tiles_deinit(c);
-	iod_client_experts_deinit(c);
+	k3_iod_tiles_deinit(c);
+	k3_iod_experts_deinit(c);
 	free(c->rows.rows);
 	(void)slab_free(c->slab);
 	if (c->catalog_bytes)
@@ -442,11 +442,11 @@ static int fetch_rows(struct k3_iod *c, struct err *err)
 	memset(w->has, 0, sizeof(w->has));
 	err_clear(&w->error);
 	w->n_left = w->n;
-	r = iod_client_send(c, PROTO_ROWS, &m, err);
+	r = k3_iod_send(c, PROTO_ROWS, &m, err);
 	while (r >= 0 && w->n_left > 0) {
 		if (w->error.code != ERR_NONE)
-			return iod_client_raise(&w->error, err);
-		r = iod_client_receive(c, true, "embedding rows", err);
+			return k3_iod_raise(&w->error, err);
+		r = k3_iod_receive(c, true, "embedding rows", err);
 	}
 	return r;
 }
@@ -479,11 +479,11 @@ int k3_iod_stats(struct k3_iod *c, uint64_t values[PROTO_STATS_MAX], uint32_t *r
 		 struct err *err)
 {
 	struct wire_stats m = { 0 };
-	int r = iod_client_send(c, PROTO_STATS, &m, err);
+	int r = k3_iod_send(c, PROTO_STATS, &m, err);
 
 	c->has_stats = false;
 	while (r >= 0 && !c->has_stats)
-		r = iod_client_receive(c, true, "the daemon's counters", err);
+		r = k3_iod_receive(c, true, "the daemon's counters", err);
 	if (r < 0)
 		return r;
 	memcpy(values, c->stats.values, sizeof(c->stats.values));

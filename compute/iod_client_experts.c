@@ -13,7 +13,7 @@
 
 #include "shared/must.h"
 
-int iod_client_experts_init(struct k3_iod *c, struct err *err)
+int k3_iod_experts_init(struct k3_iod *c, struct err *err)
 {
 	const struct catalog_header *h = c->catalog.header;
 	struct iod_experts *x = &c->experts;
@@ -31,7 +31,7 @@ int iod_client_experts_init(struct k3_iod *c, struct err *err)
 	return 0;
 }
 
-void iod_client_experts_deinit(struct k3_iod *c)
+void k3_iod_experts_deinit(struct k3_iod *c)
 {
 	free(c->experts.queue);
 	free(c->experts.asked);
@@ -79,22 +79,22 @@ static int check_ready(struct k3_iod *c, const struct wire_expert_ready *m, stru
 			wrong = "part_off";
 	if (!wrong)
 		return 0;
-	return iod_client_fail(c, err, ERR_PROTOCOL,
-			       "EXPERT_READY for layer %" PRIu32 " expert %" PRIu32
-			       ": %s lies outside the slab",
-			       m->layer, m->expert, wrong);
+	return k3_iod_fail(c, err, ERR_PROTOCOL,
+			   "EXPERT_READY for layer %" PRIu32 " expert %" PRIu32
+			   ": %s lies outside the slab",
+			   m->layer, m->expert, wrong);
 }
 
-int iod_client_expert_ready(struct k3_iod *c, const struct wire_expert_ready *m, struct err *err)
+int k3_iod_expert_ready(struct k3_iod *c, const struct wire_expert_ready *m, struct err *err)
 {
 	struct asked_expert *a = find_asked(&c->experts, m->layer, m->expert);
 	int r;
 
 	if (!a || a->state != ASKED_WAITING || a->step != m->step)
-		return iod_client_fail(c, err, ERR_PROTOCOL,
-				       "EXPERT_READY for layer %" PRIu32 " expert %" PRIu32
-				       ", which was not asked for",
-				       m->layer, m->expert);
+		return k3_iod_fail(c, err, ERR_PROTOCOL,
+				   "EXPERT_READY for layer %" PRIu32 " expert %" PRIu32
+				   ", which was not asked for",
+				   m->layer, m->expert);
 	r = check_ready(c, m, err);
 	if (r < 0)
 		return r;
@@ -108,8 +108,8 @@ int iod_client_expert_ready(struct k3_iod *c, const struct wire_expert_ready *m,
 	return 0;
 }
 
-void iod_client_expert_failed(struct k3_iod *c, uint32_t layer, uint32_t expert, enum err_code code,
-			      const char *sentence)
+void k3_iod_expert_failed(struct k3_iod *c, uint32_t layer, uint32_t expert, enum err_code code,
+			  const char *sentence)
 {
 	struct asked_expert *a = find_asked(&c->experts, layer, expert);
 
@@ -139,7 +139,7 @@ static int send_queued(struct k3_iod *c, struct err *err)
 			m.ids[m.n++] = x->queue[x->head++].expert;
 			x->n_asked++;
 		}
-		r = iod_client_send(c, PROTO_EXPERTS, &m, err);
+		r = k3_iod_send(c, PROTO_EXPERTS, &m, err);
 		if (r < 0)
 			return r;
 	}
@@ -200,16 +200,16 @@ int k3_iod_expert_next(struct k3_iod *c, bool wait, struct k3_expert *ret, struc
 
 	/* What lies in the socket first: it costs one call, and more to choose from. */
 	do
-		r = iod_client_receive(c, false, NULL, err);
+		r = k3_iod_receive(c, false, NULL, err);
 	while (r == 0);
 	if (r < 0)
 		return r;
 	while (!(a = find_landed(x))) {
 		if (x->error.code != ERR_NONE)
-			return iod_client_raise(&x->error, err);
+			return k3_iod_raise(&x->error, err);
 		if (!wait || x->n_asked == 0)
 			return K3_IOD_NONE;
-		r = iod_client_receive(c, true, "an expert", err);
+		r = k3_iod_receive(c, true, "an expert", err);
 		if (r < 0)
 			return r;
 	}
@@ -236,7 +236,7 @@ int k3_iod_expert_done(struct k3_iod *c, const struct k3_expert *e, struct err *
 	must(a && a->state == ASKED_TAKEN);
 	is_stale = !slab_entry_is_same(&c->slab->slots[e->slot], e->generation);
 	forget(&c->experts, a);
-	r = iod_client_send(c, PROTO_EXPERT_DONE, &done, err);
+	r = k3_iod_send(c, PROTO_EXPERT_DONE, &done, err);
 	if (r < 0)
 		return r;
 	if (is_stale) {
@@ -260,7 +260,7 @@ int k3_iod_hint(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t n,
 
 		m.n = (uint32_t)(n - done < PROTO_EXPERTS_MAX ? n - done : PROTO_EXPERTS_MAX);
 		memcpy(m.ids, ids + done, m.n * sizeof(*ids));
-		r = iod_client_send(c, PROTO_HINT, &m, err);
+		r = k3_iod_send(c, PROTO_HINT, &m, err);
 	}
 	return r;
 }

@@ -80,22 +80,22 @@ struct k3_iod {
 };
 
 /* Send one message; blocks while the socket is full. */
-int iod_client_send(struct k3_iod *c, enum proto_type type, const void *body, struct err *err);
+int k3_iod_send(struct k3_iod *c, enum proto_type type, const void *body, struct err *err);
 /* Take one message and file it: 0 done, PROTO_AGAIN none there (wait = false), < 0 the connection
  * is over. for_what completes "... while waiting for". */
-int iod_client_receive(struct k3_iod *c, bool wait, const char *for_what, struct err *err);
+int k3_iod_receive(struct k3_iod *c, bool wait, const char *for_what, struct err *err);
 /* The connection cannot go on: keep the reason, hand it to err, return -errno. */
-int iod_client_fail(struct k3_iod *c, struct err *err, enum err_code code, const char *fmt, ...)
+int k3_iod_fail(struct k3_iod *c, struct err *err, enum err_code code, const char *fmt, ...)
 	PRINTF_LIKE(4, 5);
 /* Hand a kept error on. */
-int iod_client_raise(const struct err *kept, struct err *err);
+int k3_iod_raise(const struct err *kept, struct err *err);
 
-int iod_client_tiles_init(struct k3_iod *c, struct err *err);
-void iod_client_tiles_deinit(struct k3_iod *c);
-int iod_client_tile_ready(struct k3_iod *c, const struct wire_tile_ready *m, struct err *err);
+int k3_iod_tiles_init(struct k3_iod *c, struct err *err);
+void k3_iod_tiles_deinit(struct k3_iod *c);
+int k3_iod_tile_ready(struct k3_iod *c, const struct wire_tile_ready *m, struct err *err);
 
-int iod_client_experts_init(struct k3_iod *c, struct err *err);
-void iod_client_experts_deinit(struct k3_iod *c);
-int iod_client_expert_ready(struct k3_iod *c, const struct wire_expert_ready *m, struct err *err);
-void iod_client_expert_failed(struct k3_iod *c, uint32_t layer, uint32_t expert, enum err_code code,
-			      const char *sentence);
+int k3_iod_experts_init(struct k3_iod *c, struct err *err);
+void k3_iod_experts_deinit(struct k3_iod *c);
+int k3_iod_expert_ready(struct k3_iod *c, const struct wire_expert_ready *m, struct err *err);
+void k3_iod_expert_failed(struct k3_iod *c, uint32_t layer, uint32_t expert, enum err_code code,
+			  const char *sentence);

@@ -12,7 +12,7 @@
 
 #include "shared/must.h"
 
-int iod_client_tiles_init(struct k3_iod *c, struct err *err)
+int k3_iod_tiles_init(struct k3_iod *c, struct err *err)
 {
 	struct iod_tiles *t = &c->tiles;
 
@@ -25,7 +25,7 @@ int iod_client_tiles_init(struct k3_iod *c, struct err *err)
 	return 0;
 }
 
-void iod_client_tiles_deinit(struct k3_iod *c)
+void k3_iod_tiles_deinit(struct k3_iod *c)
 {
 	free(c->tiles.leases);
 	c->tiles.leases = NULL;
@@ -35,7 +35,7 @@ static int send_done(struct k3_iod *c, uint32_t tile, struct err *err)
 {
 	struct wire_tile_done done = { .sweep = c->tiles.sweep, .tile = tile };
 
-	return iod_client_send(c, PROTO_TILE_DONE, &done, err);
+	return k3_iod_send(c, PROTO_TILE_DONE, &done, err);
 }
 
 /* Give back every lease on a tile below limit. */
@@ -57,29 +57,27 @@ static int release_below(struct k3_iod *c, uint32_t limit, struct err *err)
 
 /* File a TILE_READY of the current sweep. One of an older sweep carries no lease any more: SWEEP
  * dropped it. */
-int iod_client_tile_ready(struct k3_iod *c, const struct wire_tile_ready *m, struct err *err)
+int k3_iod_tile_ready(struct k3_iod *c, const struct wire_tile_ready *m, struct err *err)
 {
 	struct iod_tiles *t = &c->tiles;
 
 	if (m->tile >= c->catalog.header->n_tiles)
-		return iod_client_fail(c, err, ERR_PROTOCOL,
-				       "TILE_READY names tile %" PRIu32 " of %" PRIu32, m->tile,
-				       c->catalog.header->n_tiles);
+		return k3_iod_fail(c, err, ERR_PROTOCOL,
+				   "TILE_READY names tile %" PRIu32 " of %" PRIu32, m->tile,
+				   c->catalog.header->n_tiles);
 	c->counts.trunk_bytes_read += m->bytes_read;
 	if ((m->flags & WIRE_TILE_PINNED) || m->sweep != t->sweep)
 		return 0; /* pinned: the directory says so too */
 	if (m->offset % SLAB_PAGE ||
 	    !slab_range(c->slab, m->offset, c->catalog.tiles[m->tile].slab_size))
-		return iod_client_fail(c, err, ERR_PROTOCOL,
-				       "TILE_READY places tile %" PRIu32 " outside the slab",
-				       m->tile);
+		return k3_iod_fail(c, err, ERR_PROTOCOL,
+				   "TILE_READY places tile %" PRIu32 " outside the slab", m->tile);
 	if (m->tile < t->next)
 		return send_done(c, m->tile, err);
 	if (t->n_leases == t->max_leases)
-		return iod_client_fail(c, err, ERR_PROTOCOL,
-				       "the daemon leased more than its window of %" PRIu32
-				       " tiles",
-				       t->max_leases);
+		return k3_iod_fail(c, err, ERR_PROTOCOL,
+				   "the daemon leased more than its window of %" PRIu32 " tiles",
+				   t->max_leases);
 	t->leases[t->n_leases++] = (struct tile_lease){ m->tile, m->generation, m->offset };
 	return 0;
 }
@@ -98,7 +96,7 @@ static int send_sweep(struct k3_iod *c, uint32_t first_tile, struct err *err)
 		.n_layers = t->n_layers,
 		.flags = t->flags,
 	};
-	return iod_client_send(c, PROTO_SWEEP, &m, err);
+	return k3_iod_send(c, PROTO_SWEEP, &m, err);
 }
 
 int k3_iod_sweep(struct k3_iod *c, uint32_t n_layers, bool head, bool again, struct err *err)
@@ -169,8 +167,8 @@ int k3_iod_tile(struct k3_iod *c, uint32_t tile, struct k3_tile *ret, struct err
 	}
 	while (!find_tile(c, tile, ret)) {
 		if (t->error.code != ERR_NONE)
-			return iod_client_raise(&t->error, err);
-		r = iod_client_receive(c, true, "a tile of the trunk", err);
+			return k3_iod_raise(&t->error, err);
+		r = k3_iod_receive(c, true, "a tile of the trunk", err);
 		if (r < 0)
 			return r;
 	}
@@ -183,7 +181,7 @@ bool k3_iod_tile_is_ready(struct k3_iod *c, uint32_t tile)
 	struct k3_tile unused;
 
 	while (!find_tile(c, tile, &unused))
-		if (iod_client_receive(c, false, NULL, NULL) != 0)
+		if (k3_iod_receive(c, false, NULL, NULL) != 0)
 			return false; /* none there; a broken connection shows in the next wait */
 	return true;
 }

@@ -297,7 +297,7 @@ static void settle(struct iod_reader *r)
 	}
 }
 
-void reader_on_landed(void *data, struct iod_op *io)
+void iod_reader_on_landed(void *data, struct iod_op *io)
 {
 	struct iod_reader *r = data;
 	struct reader_chunk *c = CONTAINER_OF(io, struct reader_chunk, io);
@@ -310,19 +310,19 @@ void reader_on_landed(void *data, struct iod_op *io)
 		chunk_landed(r, c);
 }
 
-void reader_on_settled(void *data)
+void iod_reader_on_settled(void *data)
 {
 	settle(data);
 }
 
-int reader_on_pump(sd_event_source *source, void *data)
+int iod_reader_on_pump(sd_event_source *source, void *data)
 {
 	(void)source;
 	settle(data);
 	return 0;
 }
 
-int reader_on_timer(sd_event_source *source, uint64_t usec, void *data)
+int iod_reader_on_timer(sd_event_source *source, uint64_t usec, void *data)
 {
 	struct iod_reader *r = data;
 	uint64_t now = now_ns();

@@ -79,8 +79,8 @@ static int make_backend(struct iod_reader *r, sd_event *event, enum iod_backend_
 		.n_fds = r->devices->n_files,
 		.n_ops = r->n_chunks,
 		.n_pieces = r->n_pieces,
-		.landed = reader_on_landed,
-		.settled = reader_on_settled,
+		.landed = iod_reader_on_landed,
+		.settled = iod_reader_on_settled,
 		.data = r,
 	};
 
@@ -128,11 +128,12 @@ static int add_sources(struct iod_reader *r, sd_event *event, struct err *err)
 {
 	int e;
 
-	e = sd_event_add_defer(event, &r->pump_source, reader_on_pump, r);
+	e = sd_event_add_defer(event, &r->pump_source, iod_reader_on_pump, r);
 	if (e >= 0)
 		e = sd_event_source_set_enabled(r->pump_source, SD_EVENT_OFF);
 	if (e >= 0)
-		e = sd_event_add_time(event, &r->timer, CLOCK_MONOTONIC, 0, 50, reader_on_timer, r);
+		e = sd_event_add_time(event, &r->timer, CLOCK_MONOTONIC, 0, 50, iod_reader_on_timer,
+				      r);
 	if (e >= 0)
 		e = sd_event_source_set_enabled(r->timer, SD_EVENT_OFF);
 	if (e < 0)

@@ -75,7 +75,7 @@ struct iod_reader {
 };
 
 /* read.c, for read_setup.c */
-void reader_on_landed(void *data, struct iod_op *io);
-void reader_on_settled(void *data);
-int reader_on_pump(sd_event_source *source, void *data);
-int reader_on_timer(sd_event_source *source, uint64_t usec, void *data);
+void iod_reader_on_landed(void *data, struct iod_op *io);
+void iod_reader_on_settled(void *data);
+int iod_reader_on_pump(sd_event_source *source, void *data);
+int iod_reader_on_timer(sd_event_source *source, uint64_t usec, void *data);
