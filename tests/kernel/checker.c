@@ -194,7 +194,8 @@ struct output check_output(struct check *c, size_t n, const float *initial)
 	};
 }
 
-static void fail(struct check *c, const char *what, const char *shape, va_list ap)
+__attribute__((__format__(__printf__, 3, 0))) static void fail(struct check *c, const char *what,
+							       const char *shape, va_list ap)
 {
 	if (c->n_failed++ >= SHOWN)
 		return;
