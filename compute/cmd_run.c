@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,20 +54,17 @@ struct run {
 
 static int read_config(struct run *r, struct err *err)
 {
-	CLEANUP(freep) char *path = NULL;
+	char path[PATH_MAX];
 	CLEANUP(freep) char *json = NULL;
-	size_t size;
+	size_t size = 0;
 	int e = -ENOENT;
 
 	for (size_t i = 0; i < r->line->words.n && e == -ENOENT; i++) {
-		freep(&path);
-		path = NULL;
 		if (r->o->config)
-			path = strdup(r->o->config);
-		else if (asprintf(&path, "%s/config.json", r->line->words.items[i]) < 0)
-			path = NULL;
-		if (!path)
-			return err_set(err, ERR_NO_MEMORY, "no memory for a path");
+			(void)snprintf(path, sizeof(path), "%s", r->o->config);
+		else
+			(void)snprintf(path, sizeof(path), "%s/config.json",
+				       r->line->words.items[i]);
 		e = fd_read_file(AT_FDCWD, path, CONFIG_SIZE_MAX, &json, &size);
 	}
 	if (e < 0)

@@ -18,7 +18,7 @@ static int print_stats(const struct k3_command_line *line, struct err *err)
 {
 	CLEANUP(k3_iod_freep) struct k3_iod *iod = NULL;
 	uint64_t values[PROTO_STATS_MAX];
-	uint32_t n;
+	uint32_t n = 0;
 	int r;
 
 	if (!line->options.socket || line->words.n > 0)

@@ -132,7 +132,7 @@ static _Noreturn void become_daemon(const struct args *a, int socket_fd, int rep
 		(void)fcntl(socket_fd, F_SETFD, 0);
 	else if (dup2(socket_fd, EMBEDDED_FD) < 0)
 		_exit(1);
-	(void)execvp(a->argv[0], (char *const *)(uintptr_t)a->argv);
+	(void)execvp(a->argv[0], (char *const *)a->argv);
 	e = errno;
 	(void)!write(report, &e, sizeof(e));
 	_exit(127);
@@ -156,7 +156,8 @@ static int start(struct k3_embedded *e, const struct args *a, int socket_fd, str
 			       strerror(errno));
 	if (e->pid == 0)
 		become_daemon(a, socket_fd, writer, self);
-	writer = fd_close(writer);
+	fd_closep(&writer);
+	writer = -1;
 	do
 		n = read(reader, &failed, sizeof(failed));
 	while (n < 0 && errno == EINTR);

@@ -108,6 +108,7 @@ static void on_error(struct k3_iod *c, const struct proto_message *m)
 {
 	const struct wire_error *e = &m->body.error;
 	enum err_code code = (enum err_code)e->code;
+	struct err *kept = &c->failed;
 	char text[sizeof(c->failed.text)];
 	size_t size = m->tail_size < sizeof(text) - 1 ? m->tail_size : sizeof(text) - 1;
 
@@ -117,16 +118,17 @@ static void on_error(struct k3_iod *c, const struct proto_message *m)
 		code = ERR_PROTOCOL; /* of a newer daemon: the sentence must do */
 	if (size == 0)
 		(void)snprintf(text, sizeof(text), "%s", err_sentence(code));
-	if (e->flags & WIRE_ERROR_CLOSING)
-		(void)err_set(&c->failed, code, "%s", text);
-	else if (e->request == PROTO_SWEEP)
-		(void)err_set(&c->tiles.error, code, "%s", text);
-	else if (e->request == PROTO_EXPERTS)
-		k3_iod_expert_failed(c, e->a, e->b, code, text);
-	else if (e->request == PROTO_ROWS)
-		(void)err_set(&c->rows.error, code, "%s", text);
-	else
-		(void)err_set(&c->failed, code, "%s", text);
+	if (!(e->flags & WIRE_ERROR_CLOSING)) {
+		if (e->request == PROTO_EXPERTS) {
+			k3_iod_expert_failed(c, e->a, e->b, code, text);
+			return;
+		}
+		if (e->request == PROTO_SWEEP)
+			kept = &c->tiles.error;
+		else if (e->request == PROTO_ROWS)
+			kept = &c->rows.error;
+	}
+	(void)err_set(kept, code, "%s", text);
 }
 
 static int file_message(struct k3_iod *c, const struct proto_message *m, struct err *err)
@@ -209,7 +211,7 @@ int k3_iod_receive(struct k3_iod *c, bool wait, const char *for_what, struct err
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static int map_fd(int fd, uint64_t size, const char *what, const void **ret, struct err *err)
+static int map_fd(int fd, uint64_t size, const char *what, void **ret, struct err *err)
 {
 	struct stat st;
 	void *p;
@@ -375,7 +377,7 @@ struct k3_iod *k3_iod_free(struct k3_iod *c)
 	free(c->rows.rows);
 	(void)slab_free(c->slab);
 	if (c->catalog_bytes)
-		(void)munmap((void *)(uintptr_t)c->catalog_bytes, c->welcome.catalog_size);
+		(void)munmap(c->catalog_bytes, c->welcome.catalog_size);
 	for (size_t i = 0; i < N_ELEMENTS(c->files); i++)
 		free(c->files[i]);
 	(void)proto_conn_free(c->conn);

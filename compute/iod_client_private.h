@@ -65,8 +65,8 @@ struct iod_rows {
 struct k3_iod {
 	struct proto_conn *conn;
 	struct wire_welcome welcome;
-	struct slab *slab;         /* mapped read-only */
-	const void *catalog_bytes; /* mapped */
+	struct slab *slab;   /* mapped read-only */
+	void *catalog_bytes; /* mapped */
 	struct catalog catalog;
 	char *files[PROTO_FDS_MAX]; /* [enum wire_fd] */
 	size_t file_size[PROTO_FDS_MAX];

@@ -37,7 +37,7 @@ int k3_ids_parse(const char *text, size_t size, const char *name, struct k3_ids 
 		size_t start;
 		int r;
 
-		if (memchr(", \t\r\n[]", text[at], 7)) {
+		if (text[at] && strchr(", \t\r\n[]", text[at])) {
 			at++;
 			continue;
 		}
@@ -72,7 +72,7 @@ static int open_in(struct k3_tokenizer **ret, const char *dir, uint32_t n_vocab,
 	CLEANUP(freep) char *config_path = join(dir, "tokenizer_config.json");
 	CLEANUP(freep) char *vocabulary = NULL;
 	CLEANUP(freep) char *config = NULL;
-	size_t vocabulary_size, config_size = 0;
+	size_t vocabulary_size = 0, config_size = 0;
 	int r;
 
 	if (!vocabulary_path || !config_path)
@@ -147,7 +147,7 @@ static int read_file(const struct k3_options *o, struct k3_tokenizer *t, struct 
 {
 	const char *path = o->prompt_file ? o->prompt_file : o->ids_file;
 	CLEANUP(freep) char *text = NULL;
-	size_t size;
+	size_t size = 0;
 	int r = k3_input_read(path, &text, &size, err);
 
 	if (r < 0)

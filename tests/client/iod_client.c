@@ -149,8 +149,8 @@ static void many_experts_go_in_messages_of_the_largest_size(void)
 	struct scripted_iod s;
 
 	scripted_open(&s, 3, 1000);
-	for (uint16_t i = 0; i < N_ELEMENTS(ids); i++)
-		ids[i] = i;
+	for (size_t i = 0; i < N_ELEMENTS(ids); i++)
+		ids[i] = (uint16_t)i;
 	CHECK_EQ(k3_iod_experts(s.client, 1, ids, N_ELEMENTS(ids), &err), 0);
 	CHECK_EQ(scripted_expect(&s, PROTO_EXPERTS).experts.n, N_ELEMENTS(ids));
 	scripted_expect_silence(&s);
