@@ -59,10 +59,11 @@ static const struct option_program run = {
 		 "directories "
 		 "may be given when the shards are spread over disks. Everything that will be "
 		 "allocated is summed first; a run that does not fit is refused with both numbers.",
-	.epilog = "examples:\n"
-		  "  k3 run deploy/demo --prompt \"In the beginning\" --gen 24\n"
-		  "  k3 run --socket /run/k3/iod.sock --prompt-file letter.txt --gen 200 --stop-id "
-		  "eos\n\n" EXIT_CODES,
+	.epilog =
+		"examples:\n"
+		"  k3 run deploy/demo --prompt \"In the beginning\" --gen 24\n"
+		"  k3 run --socket /run/k3/iod.socket --prompt-file letter.txt --gen 200 --stop-id "
+		"eos\n\n" EXIT_CODES,
 	.options = table,
 	.n_options = N_ELEMENTS(table),
 };
