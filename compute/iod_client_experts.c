@@ -177,7 +177,7 @@ int k3_iod_experts(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t
 	return r < 0 ? r : send_queued(c, err);
 }
 
-static struct asked_expert *find_landed(struct iod_experts *x)
+static struct asked_expert *find_landed(const struct iod_experts *x)
 {
 	struct asked_expert *best = NULL;
 
@@ -190,6 +190,11 @@ static struct asked_expert *find_landed(struct iod_experts *x)
 			best = a;
 	}
 	return best;
+}
+
+bool k3_iod_expert_has_landed(const struct k3_iod *c)
+{
+	return find_landed(&c->experts) || c->experts.error.code != ERR_NONE;
 }
 
 int k3_iod_expert_next(struct k3_iod *c, bool wait, struct k3_expert *ret, struct err *err)

@@ -94,6 +94,8 @@ int k3_iod_tiles_init(struct k3_iod *c, struct err *err);
 void k3_iod_tiles_deinit(struct k3_iod *c);
 int k3_iod_tile_ready(struct k3_iod *c, const struct wire_tile_ready *m, struct err *err);
 
+/* An expert can be taken, or the next call raises why not. */
+bool k3_iod_expert_has_landed(const struct k3_iod *c);
 int k3_iod_experts_init(struct k3_iod *c, struct err *err);
 void k3_iod_experts_deinit(struct k3_iod *c);
 int k3_iod_expert_ready(struct k3_iod *c, const struct wire_expert_ready *m, struct err *err);

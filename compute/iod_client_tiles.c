@@ -186,6 +186,22 @@ bool k3_iod_tile_is_ready(struct k3_iod *c, uint32_t tile)
 	return true;
 }
 
+int k3_iod_wait_tile_or_expert(struct k3_iod *c, uint32_t tile, struct err *err)
+{
+	struct k3_tile unused;
+
+	while (!find_tile(c, tile, &unused) && !k3_iod_expert_has_landed(c)) {
+		int r;
+
+		if (c->tiles.error.code != ERR_NONE)
+			return k3_iod_raise(&c->tiles.error, err);
+		r = k3_iod_receive(c, true, "a tile of the trunk or an expert", err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
 int k3_iod_tile_done(struct k3_iod *c, const struct k3_tile *tile, struct err *err)
 {
 	const struct slab_entry *e = &c->slab->tiles[tile->tile];

@@ -15,6 +15,20 @@ const struct k3_matrix *k3_matrix_of(const struct k3_engine *e, uint32_t layer, 
 	return &e->bind.layers[layer].matrix[role];
 }
 
+/* Experts that have landed come first; while neither an expert nor the tile is there, wait for
+ * whichever comes first. */
+static int take_experts_before(struct k3_engine *e, uint32_t tile, struct err *err)
+{
+	int r = k3_moe_take_experts(e, false, err);
+
+	while (r >= 0 && e->n_experts_pending > 0 && !k3_iod_tile_is_ready(e->iod, tile)) {
+		r = k3_iod_wait_tile_or_expert(e->iod, tile, err);
+		if (r == 0)
+			r = k3_moe_take_experts(e, false, err);
+	}
+	return r < 0 ? r : 0;
+}
+
 int k3_each_tile(struct k3_engine *e, const struct k3_matrix *m, k3_tile_fn *fn, void *data,
 		 struct err *err)
 {
@@ -33,7 +47,7 @@ int k3_each_tile(struct k3_engine *e, const struct k3_matrix *m, k3_tile_fn *fn,
 				.n_cols = m->cols,
 			};
 
-			r = k3_moe_take_experts(e, false, err);
+			r = take_experts_before(e, i, err);
 			if (r < 0)
 				return r;
 			r = k3_iod_tile(e->iod, i, &tile, err);
