@@ -46,8 +46,8 @@ struct k3_tile {
 int k3_iod_tile(struct k3_iod *c, uint32_t tile, struct k3_tile *ret, struct err *err);
 /* Is the tile there already (no waiting)? */
 bool k3_iod_tile_is_ready(struct k3_iod *c, uint32_t tile);
-/* Wait until the tile is there or an expert has landed, whichever comes first, so that neither waits
- * for the other. An expert that failed counts as landed: k3_iod_expert_next says how. */
+/* Wait until the tile is there or an expert has landed, whichever comes first, so that neither
+ * waits for the other. An expert that failed counts as landed: k3_iod_expert_next says how. */
 int k3_iod_wait_tile_or_expert(struct k3_iod *c, uint32_t tile, struct err *err);
 /* After computing: 0 = the bytes were valid throughout and the lease is returned; K3_IOD_STALE =
  * throw the result away and ask again with k3_iod_tile (the sweep is resumed there). */
