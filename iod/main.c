@@ -17,7 +17,7 @@ static int report(const struct err *err)
 int main(int argc, char **argv)
 {
 	CLEANUP(iod_daemon_freep) struct iod_daemon *d = NULL;
-	struct iod_options options;
+	static struct iod_options options; /* points to texts that live as long as the process */
 	struct err err = { 0 };
 	int r;
 

@@ -372,7 +372,8 @@ def floods(case):
     wait_until(lambda: "does not read" in d.log(), "the reason to be in the log")
     s = d.stats()
     check_equal(s["clients_dropped"], 3, "dropped clients")
-    check(s["private_bytes"] - base < 4 << 20, f"memory grew from {base} to {s['private_bytes']}")
+    # checkers of memory (which make everything slow) keep freed memory back
+    check(s["private_bytes"] - base < (4 << 20 if k3test.SLOW == 1 else 256 << 20), f"memory grew from {base} to {s['private_bytes']}")
     # connections that say nothing are held off by their number alone
     idle = [Wire(d.socket) for _ in range(20)]
     check_equal(d.stats()["clients"], 21, "connections")
