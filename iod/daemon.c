@@ -208,6 +208,7 @@ static int make_memory(struct iod_daemon *d, struct err *err)
 	if (r < 0)
 		return err_set(err, ERR_NO_MEMORY, "no memory for %u tile records",
 			       d->plan.n_tiles);
+	d->trunk->verifies = d->options->verify;
 	slab_plan_set_pinned(&d->plan, d->trunk->pinned_size);
 	r = slab_new(&d->slab, &d->plan, d->source->model_digest, err);
 	if (r < 0)

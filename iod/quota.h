@@ -16,6 +16,7 @@ enum {
 	IOD_PROMISED_TILES = 3,
 	IOD_PROMISED_EXPERTS = 2,
 	IOD_QUOTA_CLIENTS = 64,
+	IOD_QUOTA_CONNECTIONS = 128,   /* those that have not said HELLO included */
 	IOD_QUOTA_TILES = 32,          /* tile leases of one client */
 	IOD_QUOTA_EXPERTS = 256,       /* expert leases and waits of one client */
 	IOD_QUOTA_HINTS = 256,         /* hinted experts remembered for one client */

@@ -11,6 +11,7 @@
 #include "iod/daemon.h"
 #include "iod/notify.h"
 #include "shared/err.h"
+#include "shared/fd.h"
 #include "shared/log.h"
 
 /* More than one turn can take on a slow machine, so that the manager never gives up on a start that
@@ -36,6 +37,12 @@ static int on_connect(sd_event_source *source, int fd, uint32_t revents, void *d
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
 			iod_daemon_complain(d, "a connection could not be accepted: %s",
 					    strerror(errno));
+		return 0;
+	}
+	if (d->n_clients >= IOD_QUOTA_CONNECTIONS) {
+		(void)fd_close(conn);
+		iod_daemon_complain(d, "a connection was closed: there are %u already",
+				    d->n_clients);
 		return 0;
 	}
 	r = iod_client_new(d, conn);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "iod/ring.h"
 #include "shared/attr.h"
 #include "shared/must.h"
@@ -139,6 +141,17 @@ static struct slab_entry *entry_of(const struct iod_tile *tile)
 	return &tile->trunk->slab->tiles[tile->index];
 }
 
+/* -EBADMSG when the bytes are not those that were packed. */
+static int verify(const struct iod_trunk *t, const struct iod_tile *tile)
+{
+	if (!t->verifies || !t->source->tile_checksum)
+		return 0;
+	if (XXH3_64bits(t->slab->base + tile->offset, tile->size) ==
+	    t->source->tile_checksum[tile->index])
+		return 0;
+	return -EBADMSG;
+}
+
 static void on_read(struct iod_read *r, int result)
 {
 	struct iod_tile *tile = r->data;
@@ -150,6 +163,8 @@ static void on_read(struct iod_read *r, int result)
 		t->wanted_size -= tile->size;
 	tile->is_wanted = false;
 	t->metrics->trunk_bytes_read += r->bytes_read;
+	if (result == 0)
+		result = verify(t, tile);
 	if (result < 0) {
 		tile->state = SLAB_EMPTY;
 		tile->error = result;
@@ -280,12 +295,22 @@ void iod_trunk_describe_failure(const struct iod_trunk *t, const struct iod_tile
 				struct err *err)
 {
 	const struct catalog_tile *c = &t->source->catalog.tiles[tile->index];
+	const struct source *s = t->source;
 	const struct iod_read *r = &tile->read;
+	uint32_t file = tile->error == -EBADMSG ? r->segments[0].file : r->bad_file;
+	const char *path = file < s->n_files ? s->files[file].path : "?";
 
-	(void)err_set(err, ERR_IO,
-		      "tile %u (%s of layer %u) could not be read: %s at byte %" PRIu64 ": %s; "
-		      "check the disk and the file",
-		      tile->index, role_name(c->role), c->layer,
-		      r->bad_file < t->source->n_files ? t->source->files[r->bad_file].path : "?",
-		      r->bad_offset, strerror(-tile->error));
+	if (tile->error == -EBADMSG)
+		(void)err_set(err, ERR_TRUNK,
+			      "%s: tile %u (%s of layer %u, at byte %" PRIu64
+			      ") does not have its checksum: the file is damaged, make it again "
+			      "with k3-store pack",
+			      path, tile->index, role_name(c->role), c->layer,
+			      r->segments[0].file_off);
+	else
+		(void)err_set(err, ERR_IO,
+			      "tile %u (%s of layer %u) could not be read: %s at byte %" PRIu64
+			      ": %s; check the disk and the file",
+			      tile->index, role_name(c->role), c->layer, path, r->bad_offset,
+			      strerror(-tile->error));
 }

@@ -59,6 +59,7 @@ struct iod_trunk {
 	uint32_t *pinned_ready; /* [n_pinned]: in the order in which they became READY */
 	uint32_t n_pinned_ready;
 	uint32_t next_pin; /* no tile below it waits to be pinned */
+	bool verifies;     /* each tile read against source->tile_checksum */
 };
 
 /* Choose the tiles to pin, spread evenly, at most budget bytes of them. */
