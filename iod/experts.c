@@ -194,6 +194,7 @@ static void send_ready(struct iod_expert_ref *ref, uint64_t bytes_read)
 	const struct source_expert *e = source_expert(d->source, slot->layer, slot->expert);
 	struct proto_message m = { .type = PROTO_EXPERT_READY };
 
+	must(e);
 	m.body.expert_ready = (struct wire_expert_ready){
 		.layer = slot->layer,
 		.expert = slot->expert,

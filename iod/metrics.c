@@ -1,41 +1,26 @@
 #include "iod/metrics.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "iod/daemon.h"
 
-/* Resident memory beside shared pages: the slab is shmem, so what is left is the daemon's own. */
-static uint64_t private_bytes(void)
+/* The number after a name at the start of a line of /proc/self/status, in bytes; 0 when absent. */
+static uint64_t status_bytes(const char *name)
 {
-	unsigned long long size = 0, resident = 0, shared = 0;
-	char buf[256];
-	size_t n;
-	FILE *f = fopen("/proc/self/statm", "re");
-
-	if (!f)
-		return 0;
-	n = fread(buf, 1, sizeof(buf) - 1, f);
-	(void)fclose(f);
-	buf[n] = '\0';
-	if (sscanf(buf, "%llu %llu %llu", &size, &resident, &shared) != 3)
-		return 0;
-	return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-/* Not from getrusage: that starts with what the parent had at fork. */
-static uint64_t peak_rss_bytes(void)
-{
-	unsigned long long kib = 0;
-	char line[256];
 	FILE *f = fopen("/proc/self/status", "re");
+	uint64_t kib = 0;
+	char line[256];
 
 	if (!f)
 		return 0;
-	while (fgets(line, sizeof(line), f))
-		if (sscanf(line, "VmHWM: %llu kB", &kib) == 1)
-			break;
+	while (fgets(line, sizeof(line), f)) {
+		if (strncmp(line, name, strlen(name)) != 0)
+			continue;
+		kib = strtoull(line + strlen(name), NULL, 10);
+		break;
+	}
 	(void)fclose(f);
 	return kib * 1024;
 }
@@ -54,8 +39,9 @@ void iod_metrics_reply(struct iod_daemon *d, struct wire_stats_reply *ret)
 	m->tiles_to_pin = d->trunk->n_pinned;
 	m->slots = d->plan.n_slots;
 	m->slab_bytes = d->plan.total_size;
-	m->peak_rss_bytes = peak_rss_bytes();
-	m->private_bytes = private_bytes();
+	/* not from getrusage: that starts with what the parent had at fork */
+	m->peak_rss_bytes = status_bytes("VmHWM:");
+	m->private_bytes = status_bytes("RssAnon:");
 	memset(ret, 0, sizeof(*ret));
 	ret->n = sizeof(*m) / sizeof(uint64_t);
 	memcpy(ret->values, m, sizeof(*m));

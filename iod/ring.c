@@ -4,7 +4,7 @@
 
 static struct iod_tile *tile_at(const struct list *node)
 {
-	return list_entry((struct list *)(uintptr_t)node, struct iod_tile, ring_link);
+	return list_entry((struct list *)node, struct iod_tile, ring_link);
 }
 
 struct worth {

@@ -109,8 +109,8 @@ int proto_conn_send(struct proto_conn *c, const struct proto_message *m, bool wa
 	};
 	struct iovec iov[3] = {
 		{ .iov_base = &h, .iov_len = sizeof(h) },
-		{ .iov_base = (void *)(uintptr_t)&m->body, .iov_len = proto_struct_size(m->type) },
-		{ .iov_base = (void *)(uintptr_t)m->tail, .iov_len = m->tail_size },
+		{ .iov_base = (void *)&m->body, .iov_len = proto_struct_size(m->type) },
+		{ .iov_base = (void *)m->tail, .iov_len = m->tail_size },
 	};
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = m->tail_size > 0 ? 3 : 2 };
 	union control control;
