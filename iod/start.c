@@ -164,6 +164,10 @@ int iod_start_begin(struct iod_daemon *d)
 {
 	int r = sd_event_add_defer(d->event, &d->start_source, on_turn, d);
 
+	/* after everything else: a deferred source that stays on is always the one that has waited
+	 * longest, and a signal would wait until all memory is taken */
+	if (r >= 0)
+		r = sd_event_source_set_priority(d->start_source, SD_EVENT_PRIORITY_IDLE);
 	if (r < 0)
 		return r;
 	iod_notify_extend_timeout(EXTEND_USEC);

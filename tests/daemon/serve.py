@@ -469,5 +469,17 @@ def configuration_file(case):
         check(f"{conf}:{text.count(chr(10))}" in r.err, f"{text!r}: file and line are not named\n{r}")
 
 
+def stop_at_start(case):
+    """A signal ends the daemon while it still takes memory, not after all of it is there."""
+    def pending():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    d = Daemon(case, k3test.oracle("tiny"), *TIGHT, wait=False, preexec=pending)
+    check_equal(d.process.wait(k3test.TIMEOUT), 0, f"exit code\n{d.log()}")
+    check("stopping" in d.log(), f"it does not say that it stops\n{d.log()}")
+    check("slab" not in d.log(), f"it took all memory first\n{d.log()}")
+
+
 k3test.main([bytes_least, bytes_demo, bytes_half, bytes_all, bytes_ways, bytes_trunk_file, damaged_trunk_file, order_of_tiles, pinned_evenly,
-             read_ahead, windows, generations, hints, files_handed_out, broken_rules, floods, sockets, configuration_file])
+             read_ahead, windows, generations, hints, files_handed_out, broken_rules, floods, sockets, configuration_file, stop_at_start])
