@@ -47,6 +47,16 @@ static void set_events(struct iod_client *c)
 		(void)sd_event_source_set_io_events(c->source, events);
 }
 
+/* What proto_conn_send said, other than sent and PROTO_AGAIN. */
+static void end_on_send(struct iod_client *c, int r)
+{
+	struct err err = { 0 };
+
+	if (r < 0)
+		(void)err_set(&err, ERR_IO, "sending to the client failed: %s", strerror(-r));
+	iod_client_drop(c, r < 0 ? &err : NULL);
+}
+
 static void flush(struct iod_client *c)
 {
 	while (c->n_out > 0) {
@@ -56,7 +66,7 @@ static void flush(struct iod_client *c)
 		if (r == PROTO_AGAIN)
 			break;
 		if (r != 0) {
-			iod_client_drop(c, NULL);
+			end_on_send(c, r);
 			return;
 		}
 		c->since_usec = now_usec(c->daemon);
@@ -180,7 +190,7 @@ void iod_client_send(struct iod_client *c, const struct proto_message *m)
 	if (r == PROTO_AGAIN)
 		queue(c, m);
 	else if (r != 0)
-		iod_client_drop(c, NULL);
+		end_on_send(c, r);
 }
 
 static void make_error(struct proto_message *m, const struct err *err, uint32_t flags)

@@ -77,6 +77,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 	if (d->phase == IOD_PHASE_SERVE)
 		iod_start_report_pinning(d);
 	iod_client_check_stalled(d, now);
+	iod_start_listen_again(d);
 	(void)sd_event_source_set_time(source, usec + TIMER_USEC);
 	return 0;
 }

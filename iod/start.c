@@ -31,12 +31,14 @@ static int on_connect(sd_event_source *source, int fd, uint32_t revents, void *d
 	int conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	int r;
 
-	(void)source;
 	(void)revents;
 	if (conn < 0) {
-		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-			iod_daemon_complain(d, "a connection could not be accepted: %s",
-					    strerror(errno));
+		if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+			return 0;
+		iod_daemon_complain(d, "a connection could not be accepted: %s; trying again",
+				    strerror(errno));
+		/* it stays readable: not again and again, but when the timer says so */
+		(void)sd_event_source_set_enabled(source, SD_EVENT_OFF);
 		return 0;
 	}
 	if (d->n_clients >= IOD_QUOTA_CONNECTIONS) {
@@ -49,6 +51,12 @@ static int on_connect(sd_event_source *source, int fd, uint32_t revents, void *d
 	if (r < 0)
 		iod_daemon_complain(d, "a connection could not be set up: %s", strerror(-r));
 	return 0;
+}
+
+void iod_start_listen_again(struct iod_daemon *d)
+{
+	if (d->listen_source)
+		(void)sd_event_source_set_enabled(d->listen_source, SD_EVENT_ON);
 }
 
 static int let_in(struct iod_daemon *d)

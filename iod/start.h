@@ -9,5 +9,6 @@ struct iod_daemon;
 int iod_start_begin(struct iod_daemon *d);
 /* The probe's tile has landed or failed. */
 void iod_start_tile_changed(struct iod_daemon *d);
-/* Once a second while serving. */
+/* Both once a second while serving. Accepting may have paused for want of descriptors or memory. */
 void iod_start_report_pinning(struct iod_daemon *d);
+void iod_start_listen_again(struct iod_daemon *d);

@@ -2,6 +2,7 @@
 way of reading; windows, leases, generations, hints; clients that break rules; sockets."""
 import fcntl
 import os
+import resource
 import signal
 import socket
 import stat
@@ -469,6 +470,21 @@ def configuration_file(case):
         check(f"{conf}:{text.count(chr(10))}" in r.err, f"{text!r}: file and line are not named\n{r}")
 
 
+def no_descriptors(case):
+    """Out of descriptors: said once a second, not as often as the loop can turn; then it goes on."""
+    d = Daemon(case, k3test.oracle("tiny"), "--trunk-gb", "1", "--cache-gb", "0")
+    soft, hard = resource.prlimit(d.pid, resource.RLIMIT_NOFILE)
+    with View(d.socket) as v:
+        used = max(map(int, os.listdir(f"/proc/{d.pid}/fd"))) + 1
+        resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (used, hard))
+        with Wire(d.socket) as w:
+            wait_until(lambda: d.log().count("could not be accepted") > 2, "three attempts to accept")
+            check_equal(v.stats()["log_lines_dropped"], 0, "complaints beyond ten a second")
+            resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (soft, hard))
+            w.hello()
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
 def stop_at_start(case):
     """A signal ends the daemon while it still takes memory, not after all of it is there."""
     def pending():
@@ -482,4 +498,5 @@ def stop_at_start(case):
 
 
 k3test.main([bytes_least, bytes_demo, bytes_half, bytes_all, bytes_ways, bytes_trunk_file, damaged_trunk_file, order_of_tiles, pinned_evenly,
-             read_ahead, windows, generations, hints, files_handed_out, broken_rules, floods, sockets, configuration_file, stop_at_start])
+             read_ahead, windows, generations, hints, files_handed_out, broken_rules, floods, sockets, configuration_file, no_descriptors,
+             stop_at_start])
