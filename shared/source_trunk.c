@@ -173,6 +173,8 @@ int source_open_trunk(struct source_build *b, const char *path, const char *mode
 		if (r < 0)
 			break;
 	}
+	if (r == 0 && b->n_tiles == 0)
+		r = refuse(&t, "it has no tile of the layers that are bound");
 	if (r == 0)
 		r = take_embedding(&t, file);
 	if (r < 0) {

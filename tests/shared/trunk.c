@@ -403,6 +403,35 @@ static void damaged(void)
 	free(bytes);
 }
 
+/* Checksums as they should be, over tables that are not: every tile in the last layer, so that none
+ * is left with fewer layers. */
+static void forged(void)
+{
+	const char *model = test_data("oracle/tiny"), *out = files_tmp("trunk");
+	struct trunk_header h;
+	struct trunk_tile *tiles;
+	size_t size;
+	char *bytes;
+
+	CHECK_MSG(pack(model, out, 0, NULL, NULL) == 0, "%s", err.text);
+	bytes = files_read(out, &size);
+	memcpy(&h, bytes, sizeof(h));
+	tiles = (struct trunk_tile *)(void *)(bytes + h.tiles_off);
+	for (uint32_t i = 0; i < h.n_tiles; i++)
+		tiles[i].tile.layer = h.n_layers - 1;
+	h.table_checksum =
+		XXH3_64bits(bytes + h.tiles_off, h.n_tiles * sizeof(struct trunk_tile) +
+							 h.n_parts * sizeof(struct catalog_part));
+	h.header_checksum = 0;
+	h.header_checksum = XXH3_64bits(&h, sizeof(h));
+	memcpy(bytes, &h, sizeof(h));
+	files_write(out, bytes, size);
+	CHECK(!open_with(model, out, 4));
+	CHECK_MSG(err.code == ERR_TRUNK && strstr(err.text, "no tile"), "%s", err.text);
+	CHECK(!open_with(model, out, 0));
+	free(bytes);
+}
+
 static const struct test_case cases[] = {
 	{ "content", content },
 	{ "fewer_layers", fewer_layers },
@@ -413,5 +442,6 @@ static const struct test_case cases[] = {
 	{ "no_space_tmpfs", no_space_tmpfs },
 	{ "refusals", refusals },
 	{ "damaged", damaged },
+	{ "forged", forged },
 };
 TEST_MAIN(cases)
