@@ -148,8 +148,6 @@ int k3_cmd_tokenize(const struct k3_command_line *line)
 	struct err err = { 0 };
 	int r = tokenize(line, &err);
 
-	if (fflush(stdout) != 0 && r == 0)
-		r = err_set(&err, ERR_IO, "cannot write to standard output: %s", strerror(errno));
 	if (r == 0)
 		return 0;
 	log_error("%s", err.text);

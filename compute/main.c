@@ -13,6 +13,7 @@
 
 #include "compute/options.h"
 #include "shared/log.h"
+#include "shared/standard.h"
 
 static const struct {
 	const char *name;
@@ -78,12 +79,10 @@ static int run_command(int index, int argc, char **argv)
 	return commands[index].run(&line);
 }
 
-int main(int argc, char **argv)
+static int run_line(int argc, char **argv)
 {
 	int index;
 
-	log_init("k3", LOG_LEVEL_INFO);
-	(void)signal(SIGPIPE, SIG_IGN); /* a closed output is a write error, reported once */
 	if (argc < 2 || argv[1][0] == '-')
 		return run_without_command(argc, argv);
 	index = find_command(argv[1]);
@@ -94,4 +93,19 @@ int main(int argc, char **argv)
 	log_error("there is no command and no model directory '%s'; k3 --help lists the commands",
 		  argv[1]);
 	return err_exit_code(ERR_USAGE);
+}
+
+int main(int argc, char **argv)
+{
+	struct err err = { 0 };
+	int code;
+
+	standard_open();
+	log_init("k3", LOG_LEVEL_INFO);
+	(void)signal(SIGPIPE, SIG_IGN); /* a closed output is a write error, reported once */
+	code = run_line(argc, argv);
+	if (code != 0 || standard_flush(&err) == 0)
+		return code;
+	log_error("%s", err.text);
+	return err_exit_code(err.code);
 }

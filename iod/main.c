@@ -7,6 +7,7 @@
 
 #include "iod/daemon.h"
 #include "shared/log.h"
+#include "shared/standard.h"
 
 static int report(const struct err *err)
 {
@@ -14,15 +15,13 @@ static int report(const struct err *err)
 	return err_exit_code(err->code);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
 	CLEANUP(iod_daemon_freep) struct iod_daemon *d = NULL;
 	static struct iod_options options; /* points to texts that live as long as the process */
 	struct err err = { 0 };
 	int r;
 
-	log_init("k3-iod", LOG_LEVEL_INFO);
-	(void)signal(SIGPIPE, SIG_IGN);
 	if (iod_options_parse(&options, argc, argv, &err) < 0)
 		return report(&err);
 	if (options.help)
@@ -40,4 +39,16 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	return r;
+}
+
+int main(int argc, char **argv)
+{
+	struct err err = { 0 };
+	int code;
+
+	standard_open();
+	log_init("k3-iod", LOG_LEVEL_INFO);
+	(void)signal(SIGPIPE, SIG_IGN);
+	code = run(argc, argv);
+	return code != 0 || standard_flush(&err) == 0 ? code : report(&err);
 }

@@ -11,6 +11,7 @@
 
 #include "iod/store/options.h"
 #include "shared/log.h"
+#include "shared/standard.h"
 
 static const struct {
 	const char *name;
@@ -35,15 +36,13 @@ static void ignore_signals(void)
 	(void)sigaction(SIGPIPE, &ignore, NULL);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
 	const char *command = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
 	struct iod_store_line line = { .program = iod_store_program(command) };
 	struct err err = { 0 };
 	size_t i = 0;
 
-	log_init("k3-store", LOG_LEVEL_INFO);
-	ignore_signals();
 	while (command && i < N_ELEMENTS(commands) && strcmp(commands[i].name, command) != 0)
 		i++;
 	if (i == N_ELEMENTS(commands)) {
@@ -65,4 +64,19 @@ int main(int argc, char **argv)
 	if (!command)
 		return fail_usage("which command? k3-store --help lists them");
 	return commands[i].run(&line);
+}
+
+int main(int argc, char **argv)
+{
+	struct err err = { 0 };
+	int code;
+
+	standard_open();
+	log_init("k3-store", LOG_LEVEL_INFO);
+	ignore_signals();
+	code = run(argc, argv);
+	if (code != 0 || standard_flush(&err) == 0)
+		return code;
+	log_error("%s", err.text);
+	return err_exit_code(err.code);
 }

@@ -189,6 +189,27 @@ def unwritable_report(case):
     check_equal(r.rc, 1, "exit code when the disk is full")
 
 
+def closed_descriptors(case):
+    """A closed standard descriptor is not taken by a socket or a file: no text goes astray."""
+    want = case.k3(DEMO, prompt=FIRST["prompt"], gen=3).run["logits_digest"]
+    for backend in ("io_uring", "threads"):
+        for gone in ((0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)):
+            r = case.k3(DEMO, "--backend", backend, prompt=FIRST["prompt"], gen=3, expect=1 if 1 in gone else 0,
+                        preexec=lambda: [os.close(fd) for fd in gone])
+            if 1 in gone and 2 not in gone:
+                check("standard output" in r.err, f"the sentence without {gone}\n{r}")
+            if 1 not in gone:
+                check_equal(r.run["logits_digest"], want, f"digest without {gone}")
+
+
+def full_output(case):
+    """Help and lists that cannot be written are not a success."""
+    for name, *args in (("k3", "--help"), ("k3", "--man"), ("k3", "run", "--list-presets"), ("k3-iod", "--help"),
+                        ("k3-store", "--help"), ("k3", "tokenize", "--tok", DEMO, "In")):
+        p = case.start(name, *args, stdout=open("/dev/full", "wb"))
+        check_equal(p.wait(60), 1, f"exit code of {name} {' '.join(args)} > /dev/full")
+
+
 def interrupted(case):
     """Ctrl-C: exit 1 after the step under way, run.json tells what there is, the daemon goes too."""
     out = case.path("run.json")
@@ -213,4 +234,5 @@ def killed(case):
 if __name__ == "__main__":
     k3test.main([report_fields, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
                  prompts_are_checked, options_that_mean_nothing, nobody_at_the_socket, no_daemon_program, presets, recompute,
-                 trace, layers, with_a_daemon, unwritable_report, interrupted, killed])
+                 trace, layers, with_a_daemon, unwritable_report, closed_descriptors, full_output,
+                 interrupted, killed])
