@@ -112,7 +112,8 @@ static void on_error(struct k3_iod *c, const struct proto_message *m)
 	char text[sizeof(c->failed.text)];
 	size_t size = m->tail_size < sizeof(text) - 1 ? m->tail_size : sizeof(text) - 1;
 
-	memcpy(text, m->tail, size);
+	if (size > 0)
+		memcpy(text, m->tail, size);
 	text[size] = '\0';
 	if (code == ERR_NONE || strcmp(err_name(code), "?") == 0)
 		code = ERR_PROTOCOL; /* of a newer daemon: the sentence must do */
@@ -123,6 +124,9 @@ static void on_error(struct k3_iod *c, const struct proto_message *m)
 			k3_iod_expert_failed(c, e->a, e->b, code, text);
 			return;
 		}
+		/* each row that fails says so: those of a request given up mean nothing */
+		if (e->request == PROTO_ROWS && e->a != c->rows.serial)
+			return;
 		if (e->request == PROTO_SWEEP)
 			kept = &c->tiles.error;
 		else if (e->request == PROTO_ROWS)

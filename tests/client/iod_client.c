@@ -277,6 +277,12 @@ static void rows_are_asked_for_once(void)
 	scripted_send_error(&s, &wrong, "the embedding cannot be read");
 	CHECK(k3_iod_rows(s.client, ids, 1, out, &err) < 0);
 	CHECK_EQ(err.code, ERR_IO);
+	/* another row of that request failed as well; the next request does not */
+	scripted_send_error(&s, &wrong, "the embedding cannot be read");
+	m.body.row = (struct wire_row){ .serial = 3, .index = 0, .id = ids[0], .size = size };
+	CHECK_EQ(proto_conn_send(s.conn, &m, false), 0);
+	err_clear(&err);
+	CHECK_EQ(k3_iod_rows(s.client, ids, 1, out, &err), 0);
 	free(out);
 	scripted_close(&s);
 }
