@@ -260,9 +260,13 @@ static int open_outputs(struct run *r, struct err *err)
 static int close_output(FILE **f, const char *name, struct err *err)
 {
 	FILE *file = TAKE(*f);
+	bool has_failed = file && ferror(file); /* a write before the last: errno is gone */
 
-	if (!file || fclose(file) == 0)
+	errno = 0;
+	if (!file || (fclose(file) == 0 && !has_failed))
 		return 0;
+	if (errno == 0)
+		errno = EIO;
 	return err_set(err, errno == ENOSPC ? ERR_SPACE : ERR_IO, "cannot write %s: %s", name,
 		       strerror(errno));
 }
