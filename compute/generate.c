@@ -161,6 +161,10 @@ static int evaluate(struct run *r, bool another_follows, double start, const flo
 		e = run_chunk(r, from, to, first_kept, to < n || another_follows, err);
 		if (e < 0)
 			return e;
+		if (to < n && interrupted)
+			return err_set(err, ERR_GONE,
+				       "interrupted after %" PRIu32 " of %" PRIu32 " tokens", to,
+				       n);
 		if (to < n)
 			show_progress(r, to, n, start);
 	}
@@ -244,7 +248,7 @@ static int run_step(struct run *r, uint32_t step, struct err *err)
 {
 	struct k3_generation *g = r->g;
 	struct k3_step_report s;
-	const float *last;
+	const float *last = NULL;
 	uint32_t id;
 	int e;
 

@@ -223,6 +223,19 @@ def interrupted(case):
     check(0 < len(run["generated_ids"]) < 4000, "tokens generated before")
 
 
+def interrupted_prompt(case):
+    """Ctrl-C does not wait for the end of a long prompt."""
+    out, log = case.path("run.json"), case.path("log")
+    p = case.start("k3", "run", DEMO, "--ids", ",".join(["5"] * 4000), "--gen", "1", "--out", out, "--prefill-rows", "1",
+                   stderr=open(log, "wb"))
+    k3test.wait_until(lambda: "of 4000 tokens" in open(log).read(), "progress of the prompt")
+    p.send_signal(signal.SIGINT)
+    check_equal(p.wait(60), 1, "exit code after SIGINT")
+    check("interrupted after" in open(log).read(), f"the sentence\n{open(log).read()}")
+    run = json.load(open(out))
+    check_equal((run["exit_code"], run["generated_ids"]), (1, []), "run.json")
+
+
 def killed(case):
     """k3 dies: its private daemon ends by itself (the harness notices what is left)."""
     p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "4000", stdout=open(case.path("text"), "wb"))
@@ -235,4 +248,4 @@ if __name__ == "__main__":
     k3test.main([report_fields, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
                  prompts_are_checked, options_that_mean_nothing, nobody_at_the_socket, no_daemon_program, presets, recompute,
                  trace, layers, with_a_daemon, unwritable_report, closed_descriptors, full_output,
-                 interrupted, killed])
+                 interrupted, interrupted_prompt, killed])
