@@ -63,6 +63,12 @@ static struct iod_ring_cost cost_of(void *data, const struct iod_tile *tile)
 	return cost;
 }
 
+/* A client that was dropped in this turn still has its leases, and wants nothing more. */
+static bool is_sweeping(const struct iod_client *c)
+{
+	return c->state == IOD_CLIENT_OPEN && c->sweep.is_active;
+}
+
 /* ---- requests -------------------------------------------------------------------------------- */
 
 static void drop_leases(struct iod_client *c)
@@ -183,7 +189,7 @@ static void tell_pinned(struct iod_client *c)
 	struct iod_trunk *t = c->daemon->trunk;
 	struct iod_sweep *s = &c->sweep;
 
-	while (s->n_pinned_told < t->n_pinned_ready && !iod_client_is_full(c))
+	while (s->n_pinned_told < t->n_pinned_ready && is_sweeping(c) && !iod_client_is_full(c))
 		send_tile(c, &t->tiles[t->pinned_ready[s->n_pinned_told++]], WIRE_TILE_PINNED);
 }
 
@@ -204,7 +210,7 @@ static void give(struct iod_client *c)
 	uint32_t window = iod_quota_tile_window(c->daemon);
 
 	tell_pinned(c);
-	while (s->cursor < s->length && !iod_client_is_full(c)) {
+	while (s->cursor < s->length && is_sweeping(c) && !iod_client_is_full(c)) {
 		struct iod_tile *tile = &t->tiles[tile_at(s, s->cursor)];
 
 		if (tile->error < 0) {
@@ -283,7 +289,7 @@ static struct iod_client *choose_client(struct iod_daemon *d)
 	list_foreach (at, &d->clients) {
 		struct iod_client *c = list_entry(at, struct iod_client, link);
 
-		if (!c->sweep.is_active || c->has_no_place || !find_missing(c))
+		if (!is_sweeping(c) || c->has_no_place || !find_missing(c))
 			continue;
 		if (!best || urgency(&c->sweep) < urgency(&best->sweep))
 			best = c;
@@ -299,7 +305,7 @@ void iod_sweep_pump(struct iod_daemon *d)
 	list_foreach (at, &d->clients) {
 		c = list_entry(at, struct iod_client, link);
 		c->has_no_place = false;
-		if (c->sweep.is_active)
+		if (is_sweeping(c))
 			give(c);
 	}
 	while (d->trunk->wanted_size < READ_AHEAD && (c = choose_client(d)) != NULL)
