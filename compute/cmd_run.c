@@ -26,7 +26,6 @@
 #include "shared/fd.h"
 #include "shared/log.h"
 
-enum { CONFIG_SIZE_MAX = 64 << 20 };
 enum { USUAL_ROWS = 256 };
 
 /* Everything a run owns, in the order in which it is made. */
@@ -65,7 +64,7 @@ static int read_config(struct run *r, struct err *err)
 		else
 			(void)snprintf(path, sizeof(path), "%s/config.json",
 				       r->line->words.items[i]);
-		e = fd_read_file(AT_FDCWD, path, CONFIG_SIZE_MAX, &json, &size);
+		e = fd_read_file(AT_FDCWD, path, CONFIG_FILE_MAX, &json, &size);
 	}
 	if (e < 0)
 		return err_set(err, ERR_CONFIG, "cannot read %s: %s", path, strerror(-e));

@@ -1,9 +1,8 @@
 #include "iod/budget.h"
 
+#include "iod/read.h"
 #include "shared/memlimit.h"
 
-/* Bytes that the reader keeps in flight on one device unless told otherwise. */
-enum { USUAL_DEPTH = 16, USUAL_CHUNK = 512 << 10 };
 /* Without a budget: this share of what the machine allows is left to clients and everything else.
  */
 enum { SPARE_DIVISOR = 4 };
@@ -13,11 +12,12 @@ static uint64_t gb_bytes(double gb)
 	return (uint64_t)(gb * 1e9 + 0.5);
 }
 
+/* Bytes that the reader keeps in flight on one device. */
 static uint64_t in_flight(const struct iod_options *o)
 {
-	uint64_t depth = o->queue_depth ? o->queue_depth : USUAL_DEPTH;
+	uint64_t depth = o->queue_depth ? o->queue_depth : IOD_READ_DEPTH;
 
-	return depth * (o->chunk ? o->chunk : USUAL_CHUNK);
+	return depth * (o->chunk ? o->chunk : IOD_READ_CHUNK);
 }
 
 static uint64_t at_least(uint64_t bytes, uint64_t least)

@@ -8,6 +8,11 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
 /* With a slot for every expert, or every tile pinned, there is nothing to promise. */
 static bool slots_are_scarce(const struct iod_daemon *d)
 {
@@ -17,11 +22,6 @@ static bool slots_are_scarce(const struct iod_daemon *d)
 /* From so many slots on, those promised to a second client are kept free for it: with fewer, one
  * client alone would be slowed down. */
 enum { SLOTS_FOR_TWO = 6 };
-
-static uint32_t max_u32(uint32_t a, uint32_t b)
-{
-	return a > b ? a : b;
-}
 
 /* Clients whose promised tiles the ring holds, with one cell more to read into. */
 static uint32_t most_clients(const struct iod_daemon *d)

@@ -160,8 +160,8 @@ int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source
 	list_init(&r->free_chunks);
 	list_init(&r->paused);
 	list_init(&r->finished);
-	r->chunk_size = settings->chunk ? (uint32_t)settings->chunk : READER_CHUNK;
-	r->depth = settings->queue_depth ? settings->queue_depth : READER_DEPTH;
+	r->chunk_size = settings->chunk ? (uint32_t)settings->chunk : IOD_READ_CHUNK;
+	r->depth = settings->queue_depth ? settings->queue_depth : IOD_READ_DEPTH;
 	if (r->depth > IOD_OPS_MAX)
 		r->depth = IOD_OPS_MAX;
 	r->slab = slab;

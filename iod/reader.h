@@ -19,8 +19,6 @@
 #include "iod/queue.h"
 #include "iod/read.h"
 
-/* Why these: docs/decisions/0002-reading.md. */
-enum { READER_DEPTH = 16, READER_CHUNK = 512 << 10 };
 enum { READER_PIECE = 64 << 20, READER_PIECE_MAX = 1 << 30 };
 
 enum reader_chunk_pause {

@@ -11,6 +11,7 @@
 #include "shared/err.h"
 
 enum { CONFIG_LAYERS_MAX = 1024 };
+enum { CONFIG_FILE_MAX = 16 << 20 }; /* bytes of a config.json; the released one has 7 KB */
 
 /* RMSNorm of the two MLA latents: what the vendor's code executes, not in config.json
  * (section 3.0). */

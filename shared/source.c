@@ -16,7 +16,7 @@
 #include "shared/attr.h"
 #include "shared/fd.h"
 
-enum { CONFIG_FILE_MAX = 16 << 20, TILE_BYTES_MIN = 4096, TILE_BYTES_MAX = 1 << 30 };
+enum { TILE_BYTES_MIN = 4096, TILE_BYTES_MAX = 1 << 30 };
 
 struct source *source_free(struct source *s)
 {

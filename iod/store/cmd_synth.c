@@ -7,10 +7,9 @@
 #include "iod/store/synth.h"
 #include "iod/store/synth_config.h"
 #include "shared/attr.h"
+#include "shared/config.h"
 #include "shared/fd.h"
 #include "shared/log.h"
-
-enum { CONFIG_FILE_MAX = 16 << 20 };
 
 static void show_progress(void *data, uint64_t done, uint64_t total)
 {
