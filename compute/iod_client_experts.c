@@ -258,14 +258,12 @@ int k3_iod_expert_done(struct k3_iod *c, const struct k3_expert *e, struct err *
 
 int k3_iod_hint(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t n, struct err *err)
 {
-	int r = 0;
+	struct wire_experts m = { .layer = layer };
 
-	for (size_t done = 0; done < n && r == 0; done += PROTO_EXPERTS_MAX) {
-		struct wire_experts m = { .layer = layer };
-
-		m.n = (uint32_t)(n - done < PROTO_EXPERTS_MAX ? n - done : PROTO_EXPERTS_MAX);
-		memcpy(m.ids, ids + done, m.n * sizeof(*ids));
-		r = k3_iod_send(c, PROTO_HINT, &m, err);
-	}
-	return r;
+	if (n == 0)
+		return 0;
+	/* a HINT takes the place of the one before: a second message would lose the most urgent */
+	m.n = (uint32_t)(n < PROTO_EXPERTS_MAX ? n : PROTO_EXPERTS_MAX);
+	memcpy(m.ids, ids, m.n * sizeof(*ids));
+	return k3_iod_send(c, PROTO_HINT, &m, err);
 }
