@@ -99,7 +99,8 @@ int fd_read_file(int dir_fd, const char *path, size_t max, char **ret, size_t *r
 {
 	CLEANUP(fd_closep) int fd = -1;
 
-	fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	/* never waiting for a writer of a pipe, which fd_slurp refuses */
+	fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd < 0)
 		return -errno;
 	return fd_slurp(fd, max, ret, ret_size);
