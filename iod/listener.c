@@ -31,8 +31,9 @@ void iod_listener_deinit(struct iod_listener *l)
 	char lock[sizeof(l->path) + 8];
 
 	/* the lock is still held: nobody else has bound the path */
-	if (l->path[0] != '\0' && l->fd >= 0) {
-		(void)unlink(l->path);
+	if (l->lock_fd >= 0) {
+		if (l->fd >= 0)
+			(void)unlink(l->path);
 		lock_path(l->path, lock, sizeof(lock));
 		(void)unlink(lock);
 	}
@@ -112,6 +113,7 @@ int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
 	r = take_lock(l, path, err);
 	if (r < 0)
 		return r;
+	memcpy(l->path, addr.sun_path, sizeof(l->path));
 	r = clear_path(&addr, err);
 	if (r < 0)
 		return r;
@@ -125,7 +127,6 @@ int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
 		l->fd = fd_close(l->fd);
 		return r;
 	}
-	memcpy(l->path, addr.sun_path, sizeof(l->path));
 	(void)chmod(path, 0660);
 	if (listen(l->fd, SOMAXCONN) < 0)
 		return err_set(err, ERR_SOCKET, "%s: %s", path, strerror(errno));

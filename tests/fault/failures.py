@@ -132,6 +132,16 @@ def config_others(case):
                     name)
 
 
+def pipes(case):
+    """A pipe in the place of a file is refused; nobody waits for its writer."""
+    for name, code in (("config.json", 2), ("tiktoken.model", 2), ("tokenizer_config.json", 2),
+                       ("model.safetensors.index.json", 1), ("model-00003-of-000010.safetensors", 1)):
+        path = case.copy_model(DEMO)
+        os.unlink(os.path.join(path, name))
+        os.mkfifo(os.path.join(path, name))
+        refused(case.exec("k3", "run", path, "--ids", "1", timeout=60), (code,), name)
+
+
 # ---- shards
 
 def shard(path, n):
@@ -530,6 +540,18 @@ def two_daemons(case):
     check_equal(again.stop(), 0, "exit code of k3-iod")
 
 
+def socket_paths(case):
+    """What is no socket stays as it is, and nothing is left beside it."""
+    where = case.subdir("sockets")
+    name = os.path.join(where, "a file")
+    open(name, "w").write("text")
+    refused(case.exec("k3-iod", "--model", DEMO, "--socket", name), (1, 2), name)
+    free = os.path.join(where, "free")
+    refused(case.exec("k3-iod", "--model", "/nowhere", "--socket", free), (1, 2), "/nowhere")
+    check_equal(os.listdir(where), ["a file"], "files")
+    check_equal(open(name).read(), "text", "the file")
+
+
 def usage(case):
     """Exit code 2 and a sentence for a command line that is not understood."""
     for args in ([], ["run"], ["run", DEMO], ["run", DEMO, "--prompt", "a", "--ids", "1"], ["run", DEMO, "--ids", "1,x"],
@@ -556,5 +578,6 @@ def usage(case):
 
 
 if __name__ == "__main__":
-    k3test.main([config_fields, config_each_field, config_layers, config_others, broken_shards, truncated_shards, eio_once,
-                 eio_for_good, trunk_files, fallbacks, no_direct, below_the_floor, not_finite, scale_255, garbage, two_daemons, usage])
+    k3test.main([config_fields, config_each_field, config_layers, config_others, pipes, broken_shards, truncated_shards, eio_once,
+                 eio_for_good, trunk_files, fallbacks, no_direct, below_the_floor, not_finite, scale_255, garbage, two_daemons, socket_paths,
+                 usage])
