@@ -20,13 +20,18 @@ int iod_experts_new(struct iod_experts **ret, struct iod_daemon *d,
 		    const struct iod_policy_class *policy_class)
 {
 	CLEANUP(iod_experts_freep) struct iod_experts *x = calloc(1, sizeof(*x));
+	struct iod_policy_shape shape = {
+		.n_slots = d->plan.n_slots,
+		.n_layers = d->source->catalog.header->n_layers,
+		.n_experts = d->source->n_experts,
+	};
 
 	if (!x)
 		return -ENOMEM;
 	x->daemon = d;
 	x->policy_class = policy_class;
 	x->n_slots = x->n_empty = d->plan.n_slots;
-	x->policy = policy_class->new (x->n_slots);
+	x->policy = policy_class->new (&shape);
 	x->slots = calloc((size_t)x->n_slots + 1, sizeof(*x->slots));
 	x->slot_of = calloc((size_t)d->source->n_experts + 1, sizeof(*x->slot_of));
 	if (!x->policy || !x->slots || !x->slot_of)
@@ -83,6 +88,11 @@ void iod_expert_refs_deinit(struct iod_client *c)
 static uint32_t *slot_of(struct iod_experts *x, uint32_t layer, uint32_t expert)
 {
 	return &x->slot_of[x->daemon->source->expert_base[layer] + expert];
+}
+
+static uint32_t number_of(const struct iod_experts *x, uint32_t layer, uint32_t expert)
+{
+	return x->daemon->source->expert_base[layer] + expert;
 }
 
 static struct iod_slot *find_slot(struct iod_experts *x, uint32_t layer, uint32_t expert)
@@ -220,7 +230,8 @@ static void land(struct iod_slot *slot, uint64_t bytes_read)
 	slot->state = SLAB_READY;
 	/* pairs with the client's acquire of the message: bytes come first */
 	atomic_store_explicit(&entry_of(slot)->state, SLAB_READY, memory_order_release);
-	x->policy_class->admit(x->policy, slot->index, slot->layer, slot->expert);
+	x->policy_class->admit(x->policy, slot->index, slot->layer,
+			       number_of(x, slot->layer, slot->expert));
 	x->daemon->metrics.experts_resident++;
 	list_foreach_safe (at, next, &slot->refs) {
 		struct iod_expert_ref *ref = list_entry(at, struct iod_expert_ref, link);

@@ -14,14 +14,14 @@ struct iod_policy {
 	struct node nodes[];
 };
 
-static struct iod_policy *lru_new(uint32_t n_slots)
+static struct iod_policy *lru_new(const struct iod_policy_shape *shape)
 {
-	struct iod_policy *p = malloc(sizeof(*p) + n_slots * sizeof(struct node));
+	struct iod_policy *p = malloc(sizeof(*p) + shape->n_slots * sizeof(struct node));
 
 	if (!p)
 		return NULL;
 	list_init(&p->order);
-	for (uint32_t i = 0; i < n_slots; i++)
+	for (uint32_t i = 0; i < shape->n_slots; i++)
 		list_init(&p->nodes[i].link);
 	return p;
 }
@@ -32,16 +32,31 @@ static struct iod_policy *lru_free(struct iod_policy *p)
 	return NULL;
 }
 
+static void lru_begin(struct iod_policy *p, struct iod_policy_client *who)
+{
+	(void)p;
+	(void)who;
+}
+
+static void lru_ask(struct iod_policy *p, struct iod_policy_client *who, uint32_t layer,
+		    uint32_t number)
+{
+	(void)p;
+	(void)who;
+	(void)layer;
+	(void)number;
+}
+
 static void lru_touch(struct iod_policy *p, uint32_t slot)
 {
 	list_remove(&p->nodes[slot].link);
 	list_push_tail(&p->order, &p->nodes[slot].link);
 }
 
-static void lru_admit(struct iod_policy *p, uint32_t slot, uint32_t layer, uint32_t expert)
+static void lru_admit(struct iod_policy *p, uint32_t slot, uint32_t layer, uint32_t number)
 {
 	(void)layer;
-	(void)expert;
+	(void)number;
 	lru_touch(p, slot);
 }
 
@@ -68,6 +83,9 @@ const struct iod_policy_class iod_policy_lru = {
 	.name = "lru",
 	.new = lru_new,
 	.free = lru_free,
+	.begin = lru_begin,
+	.ask = lru_ask,
+	.leave = lru_begin,
 	.admit = lru_admit,
 	.touch = lru_touch,
 	.remove = lru_remove,
