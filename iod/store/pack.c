@@ -91,6 +91,54 @@ static int write_at(struct pack *k, const void *buf, uint64_t size, uint64_t off
 
 /* ---- the partial file -------------------------------------------------------------------- */
 
+static bool is_path_of(const char *dir, const char *name, const struct stat *st)
+{
+	CLEANUP(freep) char *path = NULL;
+	struct stat other;
+
+	if (asprintf(&path, "%s%s%s", dir, *name ? "/" : "", name) < 0) {
+		path = NULL;
+		return false;
+	}
+	return stat(path, &other) == 0 && other.st_ino == st->st_ino && other.st_dev == st->st_dev;
+}
+
+/* Is st a file that this pack reads, or that belongs to the model beside the shards? */
+static bool is_of_model(const struct pack *k, const struct source *s, const struct stat *st)
+{
+	static const char *const names[] = { "config.json", "model.safetensors.index.json",
+					     "tiktoken.model", "tokenizer_config.json" };
+
+	for (uint32_t i = 0; i < s->n_files; i++)
+		if (is_path_of(s->files[i].path, "", st))
+			return true;
+	for (uint32_t i = 0; i < k->want->n_model_dirs; i++)
+		for (size_t j = 0; j < N_ELEMENTS(names); j++)
+			if (is_path_of(k->want->model_dirs[i], names[j], st))
+				return true;
+	return k->want->config_path && is_path_of(k->want->config_path, "", st);
+}
+
+/* What is at the path is replaced in the end: that must be no file of the model. */
+static int check_out(const struct pack *k, const struct source *s)
+{
+	const char *out = k->want->out;
+	struct stat st;
+
+	if (*out == '\0')
+		return err_set(k->err, ERR_USAGE, "the name of the file to write is empty");
+	if (stat(out, &st) < 0)
+		return 0;
+	if (!S_ISREG(st.st_mode))
+		return err_set(k->err, ERR_USAGE, "%s is not a regular file", out);
+	if (is_of_model(k, s, &st))
+		return err_set(k->err, ERR_USAGE,
+			       "%s is a file of the model itself and would be lost; give the trunk "
+			       "file another name",
+			       out);
+	return 0;
+}
+
 static int open_partial(struct pack *k)
 {
 	struct stat st, mine;
@@ -99,8 +147,6 @@ static int open_partial(struct pack *k)
 		k->partial = NULL;
 		return err_set(k->err, ERR_NO_MEMORY, "out of memory");
 	}
-	if (stat(k->want->out, &st) == 0 && !S_ISREG(st.st_mode))
-		return err_set(k->err, ERR_USAGE, "%s is not a regular file", k->want->out);
 	k->fd = open(k->partial, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
 	if (k->fd < 0 && errno == ENOSPC)
 		return fail_write(k, -errno);
@@ -436,6 +482,8 @@ int iod_pack(const struct iod_pack_want *want, struct iod_pack_result *ret, stru
 	struct iod_pack_result result = { 0 };
 	int r = source_open(&source_want, &s, err);
 
+	if (r == 0)
+		r = check_out(&k, s);
 	if (r == 0)
 		r = iod_pack_plan_init(&k.plan, s, tile_bytes, err);
 	if (r < 0)

@@ -159,6 +159,21 @@ def gaps(case):
     check_equal(os.listdir(folder), [], "files in the folder")
 
 
+def own_files(case):
+    """A pack over a shard, a config or a vocabulary, by whatever name, is refused before anything is written."""
+    model = case.copy_model(k3test.DEMO)
+    before = {f: sha(os.path.join(model, f)) for f in os.listdir(model)}
+    link, hard = case.path("link"), case.path("hard")
+    os.symlink(os.path.join(model, "model-00003-of-000010.safetensors"), link)
+    os.link(os.path.join(model, "model-00004-of-000010.safetensors"), hard)
+    for name in ("model-00001-of-000010.safetensors", "config.json", "tiktoken.model", "model.safetensors.index.json"):
+        r = pack(case, model, os.path.join(model, name), expect=2)
+        check(name in r.err and "model itself" in r.err, f"the sentence\n{r}")
+    for name in (link, hard, "", model):
+        pack(case, model, name, expect=2)
+    check_equal({f: sha(os.path.join(model, f)) for f in os.listdir(model)}, before, "the model's files")
+
+
 def damaged_data(case):
     """A flipped bit in a tile of the trunk file is never computed on where checksums are checked."""
     model = k3test.oracle("tiny")
@@ -177,4 +192,4 @@ def damaged_data(case):
     check_equal(r.rc, 1, f"exit code of verify on a damaged file\n{r}")
 
 
-k3test.main([round_trip, same_bytes, killed, no_space, gaps])
+k3test.main([round_trip, same_bytes, killed, no_space, gaps, own_files])
