@@ -33,6 +33,8 @@ DEMO = os.path.join(ROOT, "deploy", "demo")
 WRAP = os.environ.get("K3_WRAP", "").split()
 SLOW = float(os.environ.get("K3_SLOW", "1"))  # timeouts are multiplied by it (valgrind)
 TIMEOUT = 300 * SLOW
+# Sanitizers and valgrind keep memory of their own: figures of memory then say nothing.
+INSTRUMENTED = bool(WRAP) or any(k in os.environ for k in ("ASAN_OPTIONS", "TSAN_OPTIONS"))
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -181,7 +181,7 @@ def killed(case):
     grown = s["private_bytes"] - early["private_bytes"]
     print(f"killed: the neighbour ran {done[0]} times; private memory after 10 kills {early['private_bytes']}, at the end "
           f"{s['private_bytes']}")
-    check(grown <= 256 << 10, f"the daemon grew by {grown} bytes over 40 killed clients")
+    check(k3test.INSTRUMENTED or grown <= 256 << 10, f"the daemon grew by {grown} bytes over 40 killed clients")
     check_equal(case.k3(None, ids=steady["ids"], gen=12, daemon=d).run["logits_digest"], want, "digest afterwards")
     check_equal(d.stop(), 0, "exit code of k3-iod")
 
