@@ -3,6 +3,7 @@
  * lets cmd_*.c do the work.
  *
  *   k3-store pack ...    trunk file (cmd_pack.c, pack.c)
+ *   k3-store replay ...  traces against cache policies (cmd_replay.c, replay*.c, routing.c)
  *   k3-store synth ...   random checkpoint (cmd_synth.c, synth*.c)
  */
 #include <signal.h>
@@ -18,6 +19,7 @@ static const struct {
 	int (*run)(const struct iod_store_line *line);
 } commands[] = {
 	{ "pack", iod_store_cmd_pack },
+	{ "replay", iod_store_cmd_replay },
 	{ "synth", iod_store_cmd_synth },
 };
 

@@ -25,11 +25,14 @@ static const struct option_program whole = {
 	.name = "k3-store",
 	.summary = "offline work on the files of a K3 checkpoint",
 	.usage = "k3-store pack MODEL... OUT [--tile BYTES] [--config FILE]\n"
+		 "k3-store replay TRACE [--slots N,N,...] [--warm TOKENS] [--json] [--plot FILE]\n"
 		 "k3-store synth OUT [--config FILE] [geometry] [--seed N]\n"
 		 "k3-store COMMAND --help",
 	.intro = "pack copies everything but the routed experts into one trunk file in the order "
 		 "in which a step uses it: faster to stream, checksummed, and never a "
 		 "precondition.\n\n"
+		 "replay simulates the cache of experts over a recorded trace: what a larger "
+		 "--cache-gb would bring.\n\n"
 		 "synth writes a random checkpoint of a given geometry in the released layout, for "
 		 "tests and benches. The text it produces means nothing.",
 	.epilog = "examples:\n"
@@ -55,6 +58,34 @@ static const struct option_program pack = {
 	.n_options = N_ELEMENTS(table),
 };
 
+static const struct option_program replay = {
+	.name = "k3-store",
+	.summary = "simulate the cache of experts over a routing trace",
+	.usage = "k3-store replay TRACE [--slots N,N,... | --cache-gb X,X,...] [--warm TOKENS] "
+		 "[--clients N] [--json] [--plot FILE.svg]",
+	.intro = "TRACE says which experts a model asked for, token after token: a directory that "
+		 "k3 "
+		 "run --dump-cache-trace wrote, a file of JSON lines {\"tok\": N, \"layers\": "
+		 "[[ids], "
+		 "...]}, or one of int32 pairs (layer, expert). It goes through caches of several "
+		 "sizes with the policies of k3-iod themselves: lru, and the default. Belady's "
+		 "bound is what a policy that knows the future would reach; no other can do "
+		 "better.\n\n"
+		 "What a token asks for (layers times experts of each) is one sweep. Below one "
+		 "sweep "
+		 "lru has no hits: whatever is used next has just been evicted.",
+	.epilog = "examples:\n"
+		  "  k3 run /models/k3 --prompt 'Once upon' --gen 200 --dump-cache-trace /tmp/t\n"
+		  "  k3-store replay /tmp/t --cache-gb 8,16,32,64 --warm 60\n"
+		  "  k3-store replay trace.jsonl --slots 208,416,832 --json --plot hits.svg\n\n"
+		  "exit codes:\n"
+		  "  0  success\n"
+		  "  1  a file cannot be read or written\n"
+		  "  2  the command line or the trace is not understood",
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
 static const struct option_program synth = {
 	.name = "k3-store",
 	.summary = "write a random checkpoint of a given geometry",
@@ -76,6 +107,8 @@ const struct option_program *iod_store_program(const char *command)
 {
 	if (command && strcmp(command, "pack") == 0)
 		return &pack;
+	if (command && strcmp(command, "replay") == 0)
+		return &replay;
 	if (command && strcmp(command, "synth") == 0)
 		return &synth;
 	return &whole;
