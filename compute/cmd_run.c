@@ -46,7 +46,8 @@ struct run {
 	struct k3_report report;
 	struct k3_generation generation;
 	uint32_t n_layers;
-	int daemon_exit; /* of a private daemon that ended by itself */
+	bool has_no_report; /* --out cannot be written, which was said */
+	int daemon_exit;    /* of a private daemon that ended by itself */
 };
 
 /* ---- the model's texts ----------------------------------------------------------------------- */
@@ -160,6 +161,19 @@ static int plan_memory(struct run *r, struct err *err)
 
 /* ---- daemon and engine ----------------------------------------------------------------------- */
 
+/* The private daemon has closed the connection: wait for its end, and say what ended it. */
+static void explain_end(struct run *r, struct err *err)
+{
+	r->daemon_exit = k3_embedded_finish(TAKE(r->embedded));
+	if (r->daemon_exit < 128)
+		return;
+	err_clear(err);
+	(void)err_set(err, ERR_GONE,
+		      "the private k3-iod was ended by a signal (%s); if memory was short, give "
+		      "smaller --trunk-gb and --cache-gb",
+		      strsignal(r->daemon_exit - 128));
+}
+
 static int start_daemon(struct run *r, struct err *err)
 {
 	const struct k3_options *o = r->o;
@@ -184,7 +198,7 @@ static int start_daemon(struct run *r, struct err *err)
 	e = k3_iod_adopt(&r->iod, fd, err);
 	if (e < 0 && err->code == ERR_GONE) {
 		/* It ended before WELCOME and has said why on our standard error. */
-		r->daemon_exit = k3_embedded_finish(TAKE(r->embedded));
+		explain_end(r, err);
 		if (r->daemon_exit > 0 && r->daemon_exit < 128) {
 			err_clear(err);
 			return err_set(err, ERR_GONE,
@@ -249,8 +263,11 @@ static int open_trace(struct run *r, struct err *err)
 
 static int open_outputs(struct run *r, struct err *err)
 {
-	int e = open_output(&r->first_logits, r->o->dump_logits, err);
+	int e = r->o->out ? k3_report_try(r->o->out, err) : 0;
 
+	r->has_no_report = e < 0;
+	if (e == 0)
+		e = open_output(&r->first_logits, r->o->dump_logits, err);
 	if (e == 0)
 		e = open_output(&r->all_logits, r->o->dump_logits_all, err);
 	return e < 0 ? e : open_trace(r, err);
@@ -322,6 +339,8 @@ static int start(struct run *r, struct err *err)
 
 static int generate(struct run *r, struct err *err)
 {
+	int e;
+
 	r->generation = (struct k3_generation){
 		.engine = r->engine,
 		.sequence = r->sequence,
@@ -342,7 +361,10 @@ static int generate(struct run *r, struct err *err)
 		.report = &r->report,
 		.generated = &r->generated,
 	};
-	return k3_generate(&r->generation, err);
+	e = k3_generate(&r->generation, err);
+	if (e < 0 && err->code == ERR_GONE && r->embedded && !k3_generate_was_interrupted())
+		explain_end(r, err);
+	return e;
 }
 
 /* The daemon's peak, while it still answers. */
@@ -385,7 +407,7 @@ static void write_report(struct run *r, int *exit_code)
 {
 	struct err err = { 0 };
 
-	if (!r->o->out)
+	if (!r->o->out || r->has_no_report)
 		return;
 	r->report.prompt = &r->prompt;
 	r->report.generated = &r->generated;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "compute/options.h"
 #include "shared/fd.h"
@@ -111,10 +112,26 @@ static int read_text(struct k3_tokenizer *t, const char *text, size_t size, stru
 	return k3_tokenizer_encode(t, text, size, false, ids, err);
 }
 
+/* "-" is the descriptor itself: /dev/stdin cannot be opened when it is a socket, or another user's
+ * file. */
+static FILE *open_input(const char *path)
+{
+	CLEANUP(fd_closep) int fd = -1;
+	FILE *f;
+
+	if (strcmp(path, "-") != 0)
+		return fopen(path, "re");
+	fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+	f = fd < 0 ? NULL : fdopen(fd, "r");
+	if (f)
+		fd = -1;
+	return f;
+}
+
 int k3_input_read(const char *path, char **ret, size_t *ret_size, struct err *err)
 {
 	CLEANUP(freep) char *text = NULL;
-	FILE *f = fopen(strcmp(path, "-") == 0 ? "/dev/stdin" : path, "re");
+	FILE *f = open_input(path);
 	size_t capacity = 0, size = 0;
 	int e = f ? 0 : errno;
 

@@ -1,6 +1,7 @@
 #include "compute/report.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,6 +141,32 @@ static json_t *json_report(const struct k3_report *r)
 	(void)json_object_set_new(o, "backend", r->backend ? json_string(r->backend) : json_null());
 	(void)json_object_set_new(o, "exit_code", json_integer(r->exit_code));
 	return o;
+}
+
+int k3_report_try(const char *path, struct err *err)
+{
+	CLEANUP(freep) char *temporary = NULL;
+	CLEANUP(fd_closep) int fd = -1;
+	struct stat st;
+	int e = 0;
+
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+		if (S_ISDIR(st.st_mode))
+			e = EISDIR;
+		else if (access(path, W_OK) < 0)
+			e = errno;
+	} else {
+		if (asprintf(&temporary, "%s.tmp", path) < 0)
+			return err_set(err, ERR_NO_MEMORY, "no memory for a path");
+		fd = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+		e = fd < 0 ? errno : 0;
+		if (fd >= 0)
+			(void)unlink(temporary);
+	}
+	if (e == 0)
+		return 0;
+	return err_set(err, e == ENOSPC ? ERR_SPACE : ERR_IO, "cannot write %s: %s", path,
+		       strerror(e));
 }
 
 /* text to path by way of a temporary name, or straight into what is no regular file (a pipe,

@@ -39,5 +39,7 @@ int k3_report_step(struct k3_report *r, const struct k3_step_report *step, struc
 void k3_report_logits(struct k3_report *r, const float *logits, size_t n);
 /* Note the private memory in use now. */
 void k3_report_sample_memory(struct k3_report *r);
+/* Can a report be written there? Asked before a long run. ERR_IO, ERR_SPACE. */
+int k3_report_try(const char *path, struct err *err);
 /* Write it; an existing regular file is replaced whole or not at all. ERR_IO, ERR_SPACE. */
 int k3_report_write(const struct k3_report *r, const char *path, struct err *err);

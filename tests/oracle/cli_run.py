@@ -1,7 +1,10 @@
 """The command line of k3 run as design section 7 promises it: options, outputs, exit codes, run.json."""
 import json
 import os
+import resource
 import signal
+import socket
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
@@ -184,9 +187,39 @@ def with_a_daemon(case):
 def unwritable_report(case):
     r = case.exec("k3", "run", DEMO, "--ids", "1", "--gen", "1", "--out", "/nowhere/run.json")
     check_equal(r.rc, 1, "exit code when run.json cannot be written")
-    check("/nowhere/run.json" in r.err, f"the sentence\n{r}")
+    check_equal(r.err.count("/nowhere/run.json"), 1, f"times that the file is named\n{r}")
+    check("k3-iod" not in r.err and r.out == "", f"a run whose report cannot be written was begun\n{r}")
     r = case.exec("k3", "run", DEMO, "--ids", "1", "--gen", "1", "--out", "/dev/full")
     check_equal(r.rc, 1, "exit code when the disk is full")
+
+
+def standard_input(case):
+    """A prompt from standard input that has no name to open: a socket, as some programs give to their children."""
+    ours, theirs = socket.socketpair()
+    ours.sendall(FIRST["prompt"].encode())
+    ours.close()
+    p = subprocess.run([k3test.program("k3"), "run", DEMO, "--prompt-file", "-", "--gen", "2"], stdin=theirs, capture_output=True)
+    check_equal(p.returncode, 0, f"exit code\n{p.stderr.decode()}")
+    check(FIRST["continuation"].startswith(p.stdout.decode()) and p.stdout, f"text {p.stdout}")
+
+
+def file_size_limit(case):
+    """A limit on the size of files gives a sentence, not a death by SIGXFSZ."""
+    r = case.exec("k3", "run", DEMO, "--ids", "1", "--gen", "1", preexec=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+    check(r.rc in (1, 2), f"exit code {r.rc}\n{r}")
+    check("File too large" in r.err, f"the sentence\n{r}")
+
+
+def daemon_killed(case):
+    """A private daemon that is killed: exit 1, and the sentence says that it was a signal."""
+    log = case.path("log")
+    p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "4000", stdout=open(case.path("text"), "wb"), stderr=open(log, "wb"))
+    k3test.wait_until(lambda: os.path.getsize(case.path("text")) > 0, "text")
+    child = open(f"/proc/{p.pid}/task/{p.pid}/children").read().split()
+    check_equal(len(child), 1, "children of k3")
+    os.kill(int(child[0]), signal.SIGKILL)
+    check_equal(p.wait(60), 1, "exit code after the daemon was killed")
+    check("Killed" in open(log).read().splitlines()[-1], f"the sentence\n{open(log).read()}")
 
 
 def closed_descriptors(case):
@@ -247,5 +280,5 @@ def killed(case):
 if __name__ == "__main__":
     k3test.main([report_fields, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
                  prompts_are_checked, options_that_mean_nothing, nobody_at_the_socket, no_daemon_program, presets, recompute,
-                 trace, layers, with_a_daemon, unwritable_report, closed_descriptors, full_output,
-                 interrupted, interrupted_prompt, killed])
+                 trace, layers, with_a_daemon, unwritable_report, standard_input, file_size_limit, daemon_killed,
+                 closed_descriptors, full_output, interrupted, interrupted_prompt, killed])
