@@ -102,7 +102,9 @@ int main(int argc, char **argv)
 
 	standard_open();
 	log_init("k3", LOG_LEVEL_INFO);
-	(void)signal(SIGPIPE, SIG_IGN); /* a closed output is a write error, reported once */
+	/* a closed output or a file that must not grow is a write error, reported once */
+	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(SIGXFSZ, SIG_IGN);
 	code = run_line(argc, argv);
 	if (code != 0 || standard_flush(&err) == 0)
 		return code;

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shared/attr.h"
 #include "shared/fd.h"
@@ -88,6 +89,10 @@ int iod_handout_open(struct iod_handout *h, const struct iod_handout_want *want,
 {
 	char path[PATH_MAX];
 
+	if (access("/proc/self/fd", F_OK) < 0)
+		return err_set(err, ERR_UNSUPPORTED,
+			       "/proc is not mounted: without it no memory can be handed out "
+			       "read-only; mount it");
 	h->catalog_fd =
 		seal_copy("k3-catalog", want->source->catalog_bytes, want->source->catalog_size);
 	if (h->catalog_fd < 0)

@@ -48,7 +48,9 @@ int main(int argc, char **argv)
 
 	standard_open();
 	log_init("k3-iod", LOG_LEVEL_INFO);
+	/* a closed log, or a limit on the size of files that the slab exceeds, is an error */
 	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(SIGXFSZ, SIG_IGN);
 	code = run(argc, argv);
 	return code != 0 || standard_flush(&err) == 0 ? code : report(&err);
 }
