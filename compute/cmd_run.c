@@ -142,7 +142,8 @@ static int plan_memory(struct run *r, struct err *err)
 		.trunk_gb = o->trunk_gb,
 		.cache_gb = o->cache_gb,
 		.tile_bytes = o->tile,
-		.in_flight_size = o->queue_depth && o->chunk ? o->queue_depth * o->chunk : 0,
+		.queue_depth = o->queue_depth,
+		.chunk = o->chunk,
 	};
 	uint64_t limit = r->config.max_positions ? r->config.max_positions : UINT32_MAX;
 	int e;

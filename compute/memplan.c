@@ -94,7 +94,8 @@ static int plan_daemon(const struct k3_memplan_want *w, uint64_t trunk_budget,
 		.n_experts = p->size.n_experts,
 		.trunk_budget = trunk_budget,
 		.cache_budget = cache_budget,
-		.in_flight_size = w->in_flight_size,
+		.queue_depth = w->queue_depth,
+		.chunk = w->chunk,
 	};
 	struct slab_plan slab;
 	int r = slab_plan(&want, &slab, err);

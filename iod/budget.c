@@ -1,6 +1,5 @@
 #include "iod/budget.h"
 
-#include "iod/read.h"
 #include "shared/memlimit.h"
 
 /* Without a budget: this share of what the machine allows is left to clients and everything else.
@@ -10,14 +9,6 @@ enum { SPARE_DIVISOR = 4 };
 static uint64_t gb_bytes(double gb)
 {
 	return (uint64_t)(gb * 1e9 + 0.5);
-}
-
-/* Bytes that the reader keeps in flight on one device. */
-static uint64_t in_flight(const struct iod_options *o)
-{
-	uint64_t depth = o->queue_depth ? o->queue_depth : IOD_READ_DEPTH;
-
-	return depth * (o->chunk ? o->chunk : IOD_READ_CHUNK);
 }
 
 static uint64_t at_least(uint64_t bytes, uint64_t least)
@@ -62,7 +53,8 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s, struct 
 		.n_tiles = h->n_tiles,
 		.expert_size = h->expert_size,
 		.n_experts = s->n_experts,
-		.in_flight_size = in_flight(o),
+		.queue_depth = o->queue_depth,
+		.chunk = o->chunk,
 	};
 	struct memlimit limit;
 	struct slab_plan least;

@@ -48,9 +48,6 @@ struct iod_read {
 	uint64_t bytes_read; /* landed so far, pages included */
 };
 
-/* Unless the settings say otherwise. Why these: docs/decisions/0002-reading.md. */
-enum { IOD_READ_DEPTH = 16, IOD_READ_CHUNK = 512 << 10 };
-
 enum iod_direct { IOD_DIRECT_AUTO, IOD_DIRECT_ON, IOD_DIRECT_OFF };
 enum iod_backend_choice { IOD_BACKEND_AUTO, IOD_BACKEND_URING, IOD_BACKEND_THREADS };
 

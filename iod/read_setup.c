@@ -11,6 +11,7 @@
 #include "shared/attr.h"
 #include "shared/fd.h"
 #include "shared/must.h"
+#include "shared/slab.h"
 
 enum { PIECES_MAX = 1 << 14 }; /* the kernel's limit of registered buffers */
 
@@ -160,8 +161,8 @@ int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source
 	list_init(&r->free_chunks);
 	list_init(&r->paused);
 	list_init(&r->finished);
-	r->chunk_size = settings->chunk ? (uint32_t)settings->chunk : IOD_READ_CHUNK;
-	r->depth = settings->queue_depth ? settings->queue_depth : IOD_READ_DEPTH;
+	r->chunk_size = settings->chunk ? (uint32_t)settings->chunk : SLAB_READ_CHUNK;
+	r->depth = settings->queue_depth ? settings->queue_depth : SLAB_READ_DEPTH;
 	if (r->depth > IOD_OPS_MAX)
 		r->depth = IOD_OPS_MAX;
 	r->slab = slab;

@@ -21,16 +21,20 @@ enum {
 /* Budget that means "everything". */
 #define SLAB_BUDGET_ALL UINT64_MAX
 
+/* How the daemon reads unless told otherwise. Why these: docs/decisions/0002-reading.md. */
+enum { SLAB_READ_DEPTH = 16, SLAB_READ_CHUNK = 512 << 10 };
+
 /* What the plan depends on: plain numbers, so that a client can plan from config.json alone. */
 struct slab_want {
-	uint64_t trunk_size;     /* slab bytes of all tiles together */
-	uint64_t max_tile_size;  /* slab bytes of the largest */
-	uint32_t n_tiles;        /* 0 allowed only with trunk_size 0 */
-	uint64_t expert_size;    /* bytes of a slot; 0 when the model binds no experts */
-	uint64_t n_experts;      /* in all layers together: more slots are never made */
-	uint64_t trunk_budget;   /* bytes for pinned tiles and ring; 0 = the least that works */
-	uint64_t cache_budget;   /* bytes for slots; 0 = the least that works */
-	uint64_t in_flight_size; /* bytes that the reader keeps in flight; 0 = the usual 8 MiB */
+	uint64_t trunk_size;    /* slab bytes of all tiles together */
+	uint64_t max_tile_size; /* slab bytes of the largest */
+	uint32_t n_tiles;       /* 0 allowed only with trunk_size 0 */
+	uint64_t expert_size;   /* bytes of a slot; 0 when the model binds no experts */
+	uint64_t n_experts;     /* in all layers together: more slots are never made */
+	uint64_t trunk_budget;  /* bytes for pinned tiles and ring; 0 = the least that works */
+	uint64_t cache_budget;  /* bytes for slots; 0 = the least that works */
+	uint64_t queue_depth;   /* chunks that the reader keeps in flight; 0 = the default */
+	uint64_t chunk;         /* bytes of one; 0 = the default */
 };
 
 struct slab_plan {

@@ -6,9 +6,8 @@
 
 /* Read-ahead beside the bytes in flight: a floor, and 2 GB/s over the 64 ms in which a client may
  * release nothing because it computes experts. */
-#define RING_SPARE      (64ull << 20)
-#define RING_GAP        (128ull << 20)
-#define USUAL_IN_FLIGHT (8ull << 20)
+#define RING_SPARE (64ull << 20)
+#define RING_GAP   (128ull << 20)
 /* Three tiles for each of two clients, and one to read into. */
 enum { TWO_CLIENTS_TILES = 7 };
 /* From this size on areas start at huge pages. */
@@ -57,7 +56,8 @@ void slab_plan_set_pinned(struct slab_plan *plan, uint64_t pinned_size)
 static int plan_trunk(const struct slab_want *w, struct slab_plan *p, struct err *err)
 {
 	uint64_t least = min_u64(SLAB_LEAST_TILES * w->max_tile_size, w->trunk_size);
-	uint64_t in_flight = w->in_flight_size ? w->in_flight_size : USUAL_IN_FLIGHT;
+	uint64_t depth = w->queue_depth ? w->queue_depth : SLAB_READ_DEPTH;
+	uint64_t in_flight = depth * (w->chunk ? w->chunk : SLAB_READ_CHUNK);
 	uint64_t budget = w->trunk_budget ? w->trunk_budget : least;
 	uint64_t ring;
 
