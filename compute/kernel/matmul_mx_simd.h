@@ -1,8 +1,8 @@
 #pragma once
 /*
  * The MXFP4 product over the vectors of simd_<isa>.h, blocked as in matmul_simd.h. Weights are
- * decoded in registers, once for BLOCK_X rows of x; the scale enters once per line and lane, after
- * its eight products, as order.h says.
+ * decoded in registers, once for a block of rows of x; the scale enters once per line and lane,
+ * after its eight products, as order.h says.
  */
 #include "compute/kernel/matmul_simd.h"
 
@@ -43,7 +43,7 @@ SIMD_FN simd mx_scales(const struct mx *w, size_t r, size_t i, size_t h, const b
 }
 
 /* Half h of one line at element i: R rows of weights x M rows of x (x at element i). */
-SIMD_FN void mx_line(const struct mx *w, size_t i, const float *x, size_t x_stride,
+SIMD_FN void mx_line(const struct mx *w, size_t i, const struct x_rows *x,
 		     simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M, const size_t R,
 		     const bool whole)
 {
@@ -58,8 +58,7 @@ SIMD_FN void mx_line(const struct mx *w, size_t i, const float *x, size_t x_stri
 
 			UNROLL
 			for (size_t m = 0; m < M; m++) {
-				simd xm = simd_load(x + m * x_stride + (size_t)k * KERN_LANES +
-						    h * SIMD_LEN);
+				simd xm = load_x(x, m, (size_t)k * KERN_LANES + h * SIMD_LEN);
 
 				t[m] = k ? simd_fma(v, xm, t[m]) : simd_mul(v, xm);
 			}
@@ -78,6 +77,7 @@ SIMD_FN void mx_block(const struct mx *w, const float *x, size_t x_stride, float
 	UNROLL
 	for (size_t h = 0; h < SIMD_HALVES; h++) {
 		simd a[BLOCK_X][BLOCK_ROWS];
+		struct x_rows xi = x_rows_at(x + i0, x_stride, M);
 		float *t = lanes + h * SIMD_LEN;
 		size_t i = i0;
 
@@ -86,10 +86,12 @@ SIMD_FN void mx_block(const struct mx *w, const float *x, size_t x_stride, float
 			UNROLL
 		for (size_t r = 0; r < R; r++)
 			a[m][r] = i0 ? simd_load(t + (m * PANEL + r) * KERN_LANES) : simd_zero();
-		for (; i + KERN_LINE_MXFP4 <= i1; i += KERN_LINE_MXFP4)
-			mx_line(w, i, x + i, x_stride, a, h, M, R, true);
+		for (; i + KERN_LINE_MXFP4 <= i1; i += KERN_LINE_MXFP4) {
+			mx_line(w, i, &xi, a, h, M, R, true);
+			xi.at += KERN_LINE_MXFP4 * sizeof(*x);
+		}
 		if (i < i1)
-			mx_line(w, i, x + i, x_stride, a, h, M, R, false);
+			mx_line(w, i, &xi, a, h, M, R, false);
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			UNROLL
@@ -101,21 +103,20 @@ SIMD_FN void mx_block(const struct mx *w, const float *x, size_t x_stride, float
 SIMD_FN void mx_block_any(const struct mx *w, const float *x, size_t x_stride, float *lanes,
 			  size_t i0, size_t i1, size_t M, size_t R)
 {
-	if (R == BLOCK_ROWS && M == 4) {
-		mx_block(w, x, x_stride, lanes, i0, i1, 4, BLOCK_ROWS);
-	} else if (R == BLOCK_ROWS && M == 3) {
-		mx_block(w, x, x_stride, lanes, i0, i1, 3, BLOCK_ROWS);
-	} else if (R == BLOCK_ROWS && M == 2) {
-		mx_block(w, x, x_stride, lanes, i0, i1, 2, BLOCK_ROWS);
-	} else {
-		for (size_t r = 0; r < R; r++) {
-			struct mx row = mx_rows_from(*w, r);
-
-			for (size_t m = 0; m < M; m++)
-				mx_block(&row, x + m * x_stride, x_stride,
-					 lanes + (m * PANEL + r) * KERN_LANES, i0, i1, 1, 1);
-		}
+#define BLOCK_OF(m)                                                                        \
+	if (R == block_rows(m)) {                                                          \
+		mx_block(w, x, x_stride, lanes, i0, i1, m, block_rows(m));                 \
+	} else {                                                                           \
+		for (size_t r = 0; r < R; r++) {                                           \
+			struct mx row = mx_rows_from(*w, r);                               \
+                                                                                           \
+			mx_block(&row, x, x_stride, lanes + r * KERN_LANES, i0, i1, m, 1); \
+		}                                                                          \
 	}
+	switch (M) {
+		FOR_CONSTANT_M(BLOCK_OF)
+	}
+#undef BLOCK_OF
 }
 
 SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t x_stride,
@@ -123,20 +124,23 @@ SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t
 {
 	float lanes[X_PANEL * PANEL * KERN_LANES] __attribute__((aligned(64)));
 	/* One block of x: its rows stay in the first-level cache, the accumulators in registers. */
-	size_t k_block = n_x <= BLOCK_X ? w->n_cols : MX_K_BLOCK;
+	size_t k_block = n_x <= BLOCK_X_FULL ? w->n_cols : MX_K_BLOCK;
 	size_t i0 = 0;
 
 	do {
 		size_t i1 = w->n_cols - i0 < k_block ? w->n_cols : i0 + k_block;
 
-		for (size_t r = 0; r < n_rows; r += BLOCK_ROWS) {
-			size_t R = n_rows - r < BLOCK_ROWS ? n_rows - r : BLOCK_ROWS;
-			struct mx rows = mx_rows_from(*w, r);
+		for (size_t m = 0, M; m < n_x; m += M) {
+			size_t step;
 
-			for (size_t m = 0, M; m < n_x; m += M) {
-				M = next_x(n_x - m);
+			M = next_x(n_x - m);
+			step = block_rows(M);
+			for (size_t r = 0; r < n_rows; r += step) {
+				struct mx rows = mx_rows_from(*w, r);
+
 				mx_block_any(&rows, xp + m * x_stride, x_stride,
-					     lanes + (m * PANEL + r) * KERN_LANES, i0, i1, M, R);
+					     lanes + (m * PANEL + r) * KERN_LANES, i0, i1, M,
+					     n_rows - r < step ? n_rows - r : step);
 			}
 		}
 		i0 = i1;
@@ -156,6 +160,7 @@ SIMD_FN float mx_one(const struct mx *w, const float *x)
 		a[h] = simd_zero();
 	for (; i < w->n_cols; i += KERN_LINE_MXFP4) {
 		const bool whole = i + KERN_LINE_MXFP4 <= w->n_cols;
+		const struct x_rows xi = x_rows_at(x + i, 0, 1);
 
 		UNROLL
 		for (size_t h = 0; h < SIMD_HALVES; h++) {
@@ -163,9 +168,9 @@ SIMD_FN float mx_one(const struct mx *w, const float *x)
 
 			v[0][0] = a[h];
 			if (whole)
-				mx_line(w, i, x + i, 0, v, h, 1, 1, true);
+				mx_line(w, i, &xi, v, h, 1, 1, true);
 			else
-				mx_line(w, i, x + i, 0, v, h, 1, 1, false);
+				mx_line(w, i, &xi, v, h, 1, 1, false);
 			a[h] = v[0][0];
 		}
 	}

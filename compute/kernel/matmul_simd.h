@@ -4,7 +4,7 @@
  * output follows order.h; free is only which outputs are worked on together:
  *
  *  - one row of x: ROWS_ONE_X rows of weights at once, as many streams from memory;
- *  - more rows: blocks of BLOCK_ROWS outputs x BLOCK_X rows of x in registers, over K blocks of
+ *  - more rows: blocks of a few outputs x up to BLOCK_X rows of x in registers, over K blocks of
  *    1024 elements; the lanes of an output wait in memory between K blocks, so that the block of x
  *    (X_PANEL rows) stays in the second-level cache for PANEL rows of weights.
  *
@@ -46,7 +46,7 @@ SIMD_FN struct weights load_weights(const enum kern_format f, const char *p, siz
 	if (f == KERN_F32) {
 		w.v[0] = w.v[1] = simd_load((const float *)(const void *)p + h * SIMD_LEN);
 	} else {
-		simd_words q = simd_load_bf16(p + h * SIMD_LEN * 4);
+		simd_words q = simd_keep_words(simd_load_bf16(p + h * SIMD_LEN * 4));
 
 		w.v[0] = simd_bf16_even(q);
 		w.v[1] = simd_bf16_odd(q);
@@ -134,23 +134,105 @@ SIMD_FN void rows_one_x(const enum kern_format f, const char *w, size_t n_cols, 
 		y[r] = simd_tree(total[r]);
 }
 
-/* Half h of one line: R rows of weights x M rows of x. */
-SIMD_FN void line_block(const enum kern_format f, const char *w, size_t row_size, const float *x,
-			size_t x_stride, simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M,
-			const size_t R, const bool whole, size_t left)
+/*
+ * Up to eight rows of x by one address that moves and four distances that do not: the addressing of
+ * x86 multiplies by 2 and 4 for nothing. With a pointer for each row the compilers run out of
+ * registers and load pointers instead of numbers.
+ */
+struct x_rows {
+	const char *at;
+	size_t one, three, five, seven; /* rows, in bytes */
+};
+
+SIMD_FN struct x_rows x_rows_at(const float *x, size_t x_stride, const size_t M)
 {
+	struct x_rows rows = { (const char *)x, x_stride * sizeof(*x), 0, 0, 0 };
+
+	/* Opaque, so that no pointers are made of them after all. */
+	if (M > 3) {
+		rows.three = 3 * rows.one;
+		__asm__("" : "+r"(rows.three));
+	}
+	if (M > 5) {
+		rows.five = 5 * rows.one;
+		__asm__("" : "+r"(rows.five));
+	}
+	if (M > 7) {
+		rows.seven = 7 * rows.one;
+		__asm__("" : "+r"(rows.seven));
+	}
+	__asm__("" : "+r"(rows.one));
+	return rows;
+}
+
+/* The vector at element i of row m from where the rows stand. */
+SIMD_FN simd load_x(const struct x_rows *x, const size_t m, size_t i)
+{
+	const char *p = x->at + i * sizeof(float);
+
+	switch (m) {
+	case 0:
+		break;
+	case 1:
+	case 2:
+	case 4:
+		p += m * x->one;
+		break;
+	case 3:
+	case 6:
+		p += m / 3 * x->three;
+		break;
+	case 5:
+		p += x->five;
+		break;
+	default:
+		p += x->seven;
+		break;
+	}
+	return simd_load((const float *)(const void *)p);
+}
+
+/*
+ * Half h of one line: R rows of weights x M rows of x. A vector of x is used for all rows as soon
+ * as it is loaded: kept for later it would push accumulators out of the registers.
+ */
+SIMD_FN void line_block(const enum kern_format f, const char *w, size_t row_size,
+			const struct x_rows *x, simd a[BLOCK_X][BLOCK_ROWS], size_t h,
+			const size_t M, const size_t R, const bool whole, size_t left)
+{
+	/* Many rows: loading words again is cheaper than the registers they would wait in. */
+	const bool again = R > 2;
+	struct weights v[BLOCK_ROWS];
+
 	UNROLL
-	for (size_t r = 0; r < R; r++) {
-		const char *p = w + r * row_size;
-		struct weights v = whole ? load_weights(f, p, h) : load_weights_part(f, p, h, left);
-
+	for (size_t r = 0; r < R && h == 0; r++) /* the same line of the next block's rows */
+		__builtin_prefetch(w + (R + r) * row_size);
+	UNROLL
+	for (size_t k = 0; k < per_lane(f); k++) {
+		if (again)
+			__asm__("" : "+r"(w));
 		UNROLL
-		for (size_t k = 0; k < per_lane(f); k++)
-			UNROLL
-		for (size_t m = 0; m < M; m++) {
-			const float *xm = x + m * x_stride + k * KERN_LANES + h * SIMD_LEN;
+		for (size_t r = 0; r < R; r++) {
+			const char *p = w + r * row_size;
 
-			a[m][r] = simd_fma(v.v[k], simd_load(xm), a[m][r]);
+			if (k == 0 || again)
+				v[r] = whole ? load_weights(f, p, h)
+					     : load_weights_part(f, p, h, left);
+			if (BLOCK_KEEPS_X)
+				continue;
+			UNROLL
+			for (size_t m = 0; m < M; m++)
+				a[m][r] = simd_fma(v[r].v[k],
+						   load_x(x, m, k * KERN_LANES + h * SIMD_LEN),
+						   a[m][r]);
+		}
+		UNROLL
+		for (size_t m = 0; m < M && BLOCK_KEEPS_X; m++) {
+			simd xm = simd_keep(load_x(x, m, k * KERN_LANES + h * SIMD_LEN));
+
+			UNROLL
+			for (size_t r = 0; r < R; r++)
+				a[m][r] = simd_fma(v[r].v[k], xm, a[m][r]);
 		}
 	}
 }
@@ -165,19 +247,22 @@ SIMD_FN void block(const enum kern_format f, const char *w, size_t n_cols, const
 	UNROLL
 	for (size_t h = 0; h < SIMD_HALVES; h++) {
 		simd a[BLOCK_X][BLOCK_ROWS];
-		size_t i = i0;
+		const char *wi = w + i0 * size;
+		struct x_rows xi = x_rows_at(x + i0, x_stride, M);
+		size_t left = i1 - i0;
 
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			UNROLL
 		for (size_t r = 0; r < R; r++)
 			a[m][r] = simd_zero();
-		for (; i + line <= i1; i += line)
-			line_block(f, w + i * size, n_cols * size, x + i, x_stride, a, h, M, R,
-				   true, line);
-		if (i < i1)
-			line_block(f, w + i * size, n_cols * size, x + i, x_stride, a, h, M, R,
-				   false, i1 - i);
+		for (; left >= line; left -= line) {
+			line_block(f, wi, n_cols * size, &xi, a, h, M, R, true, line);
+			wi += line * size;
+			xi.at += line * sizeof(*x);
+		}
+		if (left)
+			line_block(f, wi, n_cols * size, &xi, a, h, M, R, false, left);
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			UNROLL
@@ -189,23 +274,35 @@ SIMD_FN void block(const enum kern_format f, const char *w, size_t n_cols, const
 	}
 }
 
+/* Rows of weights in a block of M rows of x: as many as leave registers for the rest. */
+SIMD_FN size_t block_rows(size_t M)
+{
+	return M <= BLOCK_X_FULL ? BLOCK_ROWS : BLOCK_ROWS_WIDE;
+}
+
+/* The cases of a switch that calls X with a constant: registers are arrays that no index varies. */
+#define CASE_M(m, X)  \
+	case m:       \
+		X(m); \
+		break;
+#define FOR_CONSTANT_M(X) CASE_M(2, X) CASE_M(3, X) CASE_M(4, X) FOR_CONSTANT_M_WIDE(X)
+
 /* The same with M and R as they come. */
 SIMD_FN void block_any(const enum kern_format f, const char *w, size_t n_cols, const float *x,
 		       size_t x_stride, float *lanes, size_t i0, size_t i1, size_t M, size_t R)
 {
 	const size_t row = n_cols * element_size(f);
 
-	if (R == BLOCK_ROWS && M == 4)
-		block(f, w, n_cols, x, x_stride, lanes, i0, i1, 4, BLOCK_ROWS);
-	else if (R == BLOCK_ROWS && M == 3)
-		block(f, w, n_cols, x, x_stride, lanes, i0, i1, 3, BLOCK_ROWS);
-	else if (R == BLOCK_ROWS && M == 2)
-		block(f, w, n_cols, x, x_stride, lanes, i0, i1, 2, BLOCK_ROWS);
-	else
-		for (size_t r = 0; r < R; r++)
-			for (size_t m = 0; m < M; m++)
-				block(f, w + r * row, n_cols, x + m * x_stride, x_stride,
-				      lanes + (m * PANEL + r) * KERN_LANES, i0, i1, 1, 1);
+#define BLOCK_OF(m)                                                                \
+	if (R == block_rows(m))                                                    \
+		block(f, w, n_cols, x, x_stride, lanes, i0, i1, m, block_rows(m)); \
+	else                                                                       \
+		for (size_t r = 0; r < R; r++)                                     \
+		block(f, w + r * row, n_cols, x, x_stride, lanes + r * KERN_LANES, i0, i1, m, 1)
+	switch (M) {
+		FOR_CONSTANT_M(BLOCK_OF)
+	}
+#undef BLOCK_OF
 }
 
 /* Finished lanes of n_rows outputs x n_x rows of x. */
@@ -237,20 +334,22 @@ SIMD_FN void panel(const enum kern_format f, const char *w, size_t n_rows, size_
 {
 	const size_t row = n_cols * element_size(f);
 	float lanes[X_PANEL * PANEL * KERN_LANES] __attribute__((aligned(64)));
-
 	size_t i0 = 0;
 
 	do { /* once at least: rows of no elements give +0 */
 		size_t i1 = n_cols - i0 < KERN_FLUSH ? n_cols : i0 + KERN_FLUSH;
 
-		for (size_t r = 0; r < n_rows; r += BLOCK_ROWS) {
-			size_t R = n_rows - r < BLOCK_ROWS ? n_rows - r : BLOCK_ROWS;
+		/* The rows of x of a block stay in the first-level cache for all rows of weights.
+		 */
+		for (size_t m = 0, M; m < n_x; m += M) {
+			size_t step;
 
-			for (size_t m = 0, M; m < n_x; m += M) {
-				M = next_x(n_x - m);
+			M = next_x(n_x - m);
+			step = block_rows(M);
+			for (size_t r = 0; r < n_rows; r += step)
 				block_any(f, w + r * row, n_cols, xp + m * x_stride, x_stride,
-					  lanes + (m * PANEL + r) * KERN_LANES, i0, i1, M, R);
-			}
+					  lanes + (m * PANEL + r) * KERN_LANES, i0, i1, M,
+					  n_rows - r < step ? n_rows - r : step);
 		}
 		i0 = i1;
 	} while (i0 < n_cols);

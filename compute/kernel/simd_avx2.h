@@ -10,6 +10,8 @@
 #define SIMD_FN       static inline __attribute__((always_inline))
 #define SIMD_NAME(op) kern_##op##_avx2
 
+#define FOR_CONSTANT_M_WIDE(X) CASE_M(5, X) CASE_M(6, X)
+
 typedef __m256 simd;
 typedef __m256i simd_words;
 /* The codes of 8 lanes as 8 vectors of bf16 numbers, two in each: values[k] of simd_mx_value. */
@@ -22,7 +24,10 @@ enum {
 	SIMD_HALVES = KERN_LANES / SIMD_LEN, /* vectors that make up the lanes */
 	ROWS_ONE_X = 4,                      /* weight rows read together for one row of x */
 	BLOCK_ROWS = 3,                      /* outputs x rows of x held in registers */
-	BLOCK_X = 4,
+	BLOCK_X_FULL = 4,
+	BLOCK_ROWS_WIDE = 2,
+	BLOCK_X = 6,
+	BLOCK_KEEPS_X = 0, /* three loads a cycle, 16 registers: x is an operand in memory */
 };
 
 SIMD_FN simd simd_zero(void)
@@ -61,6 +66,14 @@ SIMD_FN simd simd_load_part(const float *p, size_t n)
 SIMD_FN void simd_store_part(float *p, simd v, size_t n)
 {
 	_mm256_maskstore_ps(p, simd_mask(n), v);
+}
+
+/* v in a register from here on: compilers would rather repeat the load in each use, and loads are
+ * what a block runs out of. */
+SIMD_FN simd simd_keep(simd v)
+{
+	__asm__("" : "+x"(v));
+	return v;
 }
 
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
@@ -102,6 +115,12 @@ SIMD_FN float simd_tree(const simd v[SIMD_HALVES])
 SIMD_FN simd_words simd_load_bf16(const void *p)
 {
 	return _mm256_loadu_si256(p);
+}
+
+SIMD_FN simd_words simd_keep_words(simd_words q)
+{
+	__asm__("" : "+x"(q));
+	return q;
 }
 
 SIMD_FN simd_words simd_load_bf16_part(const void *p, size_t n)

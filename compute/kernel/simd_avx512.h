@@ -11,6 +11,8 @@
 #define SIMD_FN       static inline __attribute__((always_inline))
 #define SIMD_NAME(op) kern_##op##_avx512
 
+#define FOR_CONSTANT_M_WIDE(X) CASE_M(5, X) CASE_M(6, X) CASE_M(7, X) CASE_M(8, X)
+
 typedef __m512 simd;
 typedef __m512i simd_words;
 typedef __m512i simd_codes; /* 4 bytes a lane: 8 codes of MXFP4 */
@@ -20,8 +22,14 @@ enum {
 	SIMD_HALVES = KERN_LANES / SIMD_LEN, /* vectors that make up the lanes */
 	ROWS_ONE_X = 12, /* weight rows read together for one row of x: enough streams that no
 			    prefetch is needed */
-	BLOCK_ROWS = 4,  /* outputs x rows of x held in registers */
-	BLOCK_X = 4,
+	/* Outputs x rows of x held in registers: BLOCK_ROWS x up to BLOCK_X_FULL, then
+	 * BLOCK_ROWS_WIDE x up to BLOCK_X. Decoding a vector of bf16 costs the ports of the FMA
+	 * units as much as one product: the more rows of x share it, the better. */
+	BLOCK_ROWS = 4,
+	BLOCK_X_FULL = 4,
+	BLOCK_ROWS_WIDE = 2,
+	BLOCK_X = 8,
+	BLOCK_KEEPS_X = 1, /* two loads a cycle: a vector of x is loaded once for all rows */
 };
 
 SIMD_FN simd simd_zero(void)
@@ -53,6 +61,14 @@ SIMD_FN simd simd_load_part(const float *p, size_t n)
 SIMD_FN void simd_store_part(float *p, simd v, size_t n)
 {
 	_mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+}
+
+/* v in a register from here on: compilers would rather repeat the load in each use, and loads are
+ * what a block runs out of. */
+SIMD_FN simd simd_keep(simd v)
+{
+	__asm__("" : "+v"(v));
+	return v;
 }
 
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
@@ -94,6 +110,12 @@ SIMD_FN float simd_tree(const simd v[SIMD_HALVES])
 SIMD_FN simd_words simd_load_bf16(const void *p)
 {
 	return _mm512_loadu_si512(p);
+}
+
+SIMD_FN simd_words simd_keep_words(simd_words q)
+{
+	__asm__("" : "+v"(q));
+	return q;
 }
 
 SIMD_FN simd_words simd_load_bf16_part(const void *p, size_t n)
