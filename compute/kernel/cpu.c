@@ -48,6 +48,10 @@ bool kern_cpu_has(enum kern_isa isa)
 #else
 bool kern_cpu_has(enum kern_isa isa)
 {
+#if defined(__aarch64__)
+	if (isa == KERN_ISA_NEON) /* part of the base architecture */
+		return true;
+#endif
 	return isa == KERN_ISA_REF;
 }
 #endif

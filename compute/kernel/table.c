@@ -5,6 +5,9 @@
  */
 #include "compute/kernel/variants.h"
 
+#ifndef KERN_HAVE_NEON
+#define KERN_HAVE_NEON 0
+#endif
 #ifndef KERN_HAVE_AVX2
 #define KERN_HAVE_AVX2 0
 #endif
@@ -33,11 +36,12 @@ static bool is_built(enum kern_isa isa)
 	switch (isa) {
 	case KERN_ISA_REF:
 		return true;
+	case KERN_ISA_NEON:
+		return KERN_HAVE_NEON;
 	case KERN_ISA_AVX2:
 		return KERN_HAVE_AVX2;
 	case KERN_ISA_AVX512:
 		return KERN_HAVE_AVX512;
-	case KERN_ISA_NEON:
 	case KERN_ISA_N_:
 		break;
 	}
@@ -60,6 +64,9 @@ bool kern_isa_is_available(enum kern_isa isa)
 #define FILL_REF(decl, op)       \
 	t->op = kern_##op##_ref; \
 	t->names[i++] = #op " ref";
+#define FILL_NEON(decl, op)       \
+	t->op = kern_##op##_neon; \
+	t->names[i++] = #op " neon";
 #define FILL_AVX2(decl, op)       \
 	t->op = kern_##op##_avx2; \
 	t->names[i++] = #op " avx2";
@@ -77,6 +84,10 @@ int kern_table_init(struct kern_table *t, enum kern_isa isa, struct err *err)
 					     : "this program was built without them");
 	*t = (struct kern_table){ 0 };
 	FILL(REF);
+#if KERN_HAVE_NEON
+	if (isa >= KERN_ISA_NEON && kern_isa_is_available(KERN_ISA_NEON))
+		FILL(NEON);
+#endif
 #if KERN_HAVE_AVX2
 	if (isa >= KERN_ISA_AVX2 && kern_isa_is_available(KERN_ISA_AVX2))
 		FILL(AVX2);
