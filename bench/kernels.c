@@ -4,10 +4,14 @@
  * machine wanders, so the ratios of medians mean something and the rates little; the ratio of the
  * best ones says what there would be without neighbours.
  *
- *   bench_kernels [--threads N] [--isa NAME] [--rounds N]
+ *   bench_kernels [--threads N] [--isa NAME] [--rounds N] [--quick]
+ *
+ * --quick: the two products of the weights alone, few rounds.
  *
  * FMA peak: the higher of an AVX2 and an AVX-512 loop with twelve accumulators, on all threads at
- * once, as the kernel runs.
+ * once, as the kernel runs; beside it the share of the peak of the kernel's own width, which is
+ * what AVX2 can reach where AVX-512 units are twice as wide. One row of bf16 stands beside what one
+ * would write first: AVX2, sums in double, one row of weights after the other.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +32,8 @@ enum {
 	X_MAX = 64,
 	THREADS_MAX = 256,
 	ROUNDS_MAX = 1000,
-	PEAK_TURNS = 20000,
+	PEAK_TURNS = 2500,
+	PEAK_ITEMS = 8, /* for each thread, so that one that is late holds up little */
 	PEAK_CHAINS = 12,
 	HUGE_PAGE = 2 << 20,
 };
@@ -122,6 +127,29 @@ __attribute__((target("avx512f"))) static void read_avx512(const uint8_t *p, siz
 }
 #endif
 
+#if defined(__x86_64__)
+/* One row of bf16 as one would write it: four numbers become doubles, two sums. */
+__attribute__((target("avx2,fma"))) static float dot_double(const uint16_t *w, const float *x,
+							    size_t n)
+{
+	__m256d a = _mm256_setzero_pd(), b = a;
+	double out[4];
+
+	for (size_t i = 0; i + 8 <= n; i += 8) {
+		__m128i q = _mm_loadu_si128((const __m128i *)(const void *)(w + i));
+		__m128i low = _mm_slli_epi32(_mm_cvtepu16_epi32(q), 16);
+		__m128i high = _mm_slli_epi32(_mm_cvtepu16_epi32(_mm_srli_si128(q, 8)), 16);
+
+		a = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_castsi128_ps(low)),
+				    _mm256_cvtps_pd(_mm_loadu_ps(x + i)), a);
+		b = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_castsi128_ps(high)),
+				    _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4)), b);
+	}
+	_mm256_storeu_pd(out, _mm256_add_pd(a, b));
+	return (float)(out[0] + out[1] + out[2] + out[3]);
+}
+#endif
+
 static void read_plain(const uint8_t *p, size_t size)
 {
 	uint64_t sum[4] = { 0 }, v[4];
@@ -136,17 +164,17 @@ static void read_plain(const uint8_t *p, size_t size)
 
 static void run_peak(void *data, size_t begin, size_t end, unsigned worker)
 {
-	(void)begin;
-	(void)end;
 	(void)worker;
+	for (size_t i = begin; i < end; i++) {
 #if defined(__x86_64__)
-	if (*(const enum kern_isa *)data == KERN_ISA_AVX512)
-		fma_avx512();
-	else
-		fma_avx2();
+		if (*(const enum kern_isa *)data == KERN_ISA_AVX512)
+			fma_avx512();
+		else
+			fma_avx2();
 #else
-	(void)data;
+		(void)data;
 #endif
+	}
 }
 
 static void run_read(void *data, size_t begin, size_t end, unsigned worker)
@@ -171,8 +199,8 @@ static double measure_peak(enum kern_isa isa)
 	if (!kern_isa_is_available(isa))
 		return 0;
 	t = now();
-	k3_team_run(team, n_threads, 1, run_peak, &isa);
-	return PEAK_TURNS * PEAK_CHAINS * width * n_threads / (now() - t) / 1e9;
+	k3_team_run(team, (size_t)n_threads * PEAK_ITEMS, 1, run_peak, &isa);
+	return PEAK_TURNS * PEAK_CHAINS * PEAK_ITEMS * width * n_threads / (now() - t) / 1e9;
 }
 
 static double measure_read(void)
@@ -191,6 +219,7 @@ struct product {
 	enum kern_format format;
 	const uint8_t *w;
 	size_t n_rows, n_cols, n_x, row_size, scale_at;
+	bool is_double; /* the kernel one would write first */
 };
 
 static void run_product(void *data, size_t begin, size_t end, unsigned worker)
@@ -199,6 +228,13 @@ static void run_product(void *data, size_t begin, size_t end, unsigned worker)
 	size_t stride = kern_packed_len(p->format, p->n_cols) + 16;
 
 	(void)worker;
+#if defined(__x86_64__)
+	for (size_t r = begin; r < end && p->is_double; r++)
+		y[r] = dot_double((const uint16_t *)(const void *)p->w + r * p->n_cols, xp,
+				  p->n_cols);
+#endif
+	if (p->is_double)
+		return;
 	if (p->format == KERN_MXFP4)
 		p->kern->matmul_mxfp4(p->w + begin * p->row_size,
 				      p->w + p->scale_at + begin * (p->n_cols / 32), end - begin,
@@ -215,9 +251,9 @@ struct rate {
 /* Each thread its own rows; cold: a piece nobody has touched lately, otherwise rows that fit the
  * second-level cache. */
 static struct rate measure_product(const struct kern_table *kern, enum kern_format f, size_t n_x,
-				   bool is_cold)
+				   bool is_cold, bool is_double)
 {
-	struct product p = { .kern = kern, .format = f, .n_x = n_x };
+	struct product p = { .kern = kern, .format = f, .n_x = n_x, .is_double = is_double };
 	size_t bytes, repeat = 1;
 	double t;
 
@@ -261,6 +297,8 @@ static void bench_product(const struct kern_table *kern, enum kern_format f, siz
 {
 	static const char *const formats[] = { "f32", "bf16", "mxfp4" };
 	static double peak[ROUNDS_MAX], read[ROUNDS_MAX], bytes[ROUNDS_MAX], macs[ROUNDS_MAX];
+	static double own[ROUNDS_MAX], plain[ROUNDS_MAX];
+	const bool has_plain = f == KERN_BF16 && n_x == 1 && kern_isa_is_available(KERN_ISA_AVX2);
 	double p, r, b, m;
 
 	for (size_t i = 0; i < rounds; i++) {
@@ -270,7 +308,10 @@ static void bench_product(const struct kern_table *kern, enum kern_format f, siz
 
 		peak[i] = wide > narrow ? wide : narrow;
 		read[i] = measure_read();
-		rate = measure_product(kern, f, n_x, is_cold);
+		own[i] = kern->isa == KERN_ISA_AVX512 ? wide : narrow;
+		if (has_plain)
+			plain[i] = measure_product(kern, f, n_x, is_cold, true).macs;
+		rate = measure_product(kern, f, n_x, is_cold, false);
 		bytes[i] = rate.bytes;
 		macs[i] = rate.macs;
 	}
@@ -286,6 +327,10 @@ static void bench_product(const struct kern_table *kern, enum kern_format f, siz
 	if (p > 0)
 		(void)printf("  %5.2f of FMA peak %.1f GMAC/s, best %5.2f", m / p, p,
 			     macs[rounds - 1] / peak[rounds - 1]);
+	if (kern->isa == KERN_ISA_AVX2 && p > 0)
+		(void)printf("  %5.2f of its width's", m / median(own, rounds));
+	if (has_plain)
+		(void)printf("  %5.2f x double lanes", m / median(plain, rounds));
 	(void)printf("\n");
 	(void)fflush(stdout);
 }
@@ -396,21 +441,22 @@ static void bench_ops(const struct kern_table *kern, size_t rounds)
 	free(in.state);
 }
 
-static void bench_isa(enum kern_isa isa, size_t rounds)
+static void bench_isa(enum kern_isa isa, size_t rounds, bool is_quick)
 {
-	static const size_t rows[] = { 1, 2, 4, 16, 64 };
+	static const size_t rows[] = { 1, 2, 4, 8, 16, 64 };
 	struct kern_table kern;
 
 	if (kern_table_init(&kern, isa, NULL) < 0)
 		return;
 	if (isa == KERN_ISA_REF)
 		rounds = 3;
-	for (int f = KERN_F32; f <= KERN_MXFP4; f++) {
+	for (int f = is_quick ? KERN_BF16 : KERN_F32; f <= KERN_MXFP4; f++) {
 		bench_product(&kern, (enum kern_format)f, 1, true, rounds);
 		for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
 			bench_product(&kern, (enum kern_format)f, rows[i], false, rounds);
 	}
-	bench_ops(&kern, rounds);
+	if (!is_quick)
+		bench_ops(&kern, rounds);
 }
 
 static int init(unsigned threads)
@@ -443,22 +489,34 @@ int main(int argc, char **argv)
 {
 	unsigned threads = 0;
 	size_t rounds = 25;
+	bool is_quick = false;
 	int only = -1;
 
-	for (int i = 1; i + 1 < argc; i += 2) {
+	for (int i = 1; i < argc; i++) {
+		const char *value = i + 1 < argc ? argv[i + 1] : "";
+
+		if (strcmp(argv[i], "--quick") == 0) {
+			is_quick = true;
+			rounds = 9;
+			continue;
+		}
 		if (strcmp(argv[i], "--threads") == 0)
-			threads = (unsigned)strtoul(argv[i + 1], NULL, 10);
+			threads = (unsigned)strtoul(value, NULL, 10);
 		else if (strcmp(argv[i], "--rounds") == 0)
-			rounds = strtoul(argv[i + 1], NULL, 10);
+			rounds = strtoul(value, NULL, 10);
 		else if (strcmp(argv[i], "--isa") == 0)
-			only = kern_isa_parse(argv[i + 1]);
+			only = kern_isa_parse(value);
+		else
+			return 2;
+		i++;
 	}
 	if (rounds < 1 || rounds > ROUNDS_MAX || init(threads) < 0)
 		return 2;
 	(void)printf("%u threads\n", n_threads);
 	for (int isa = 0; isa < KERN_ISA_N_; isa++) {
-		if ((only < 0 || only == isa) && kern_isa_is_available((enum kern_isa)isa))
-			bench_isa((enum kern_isa)isa, rounds);
+		if ((only < 0 ? !is_quick || isa != KERN_ISA_REF : only == isa) &&
+		    kern_isa_is_available((enum kern_isa)isa))
+			bench_isa((enum kern_isa)isa, rounds, is_quick);
 	}
 	free(xp);
 	free(y);
