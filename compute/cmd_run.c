@@ -185,6 +185,7 @@ static int start_daemon(struct run *r, struct err *err)
 		.tok = o->tok,
 		.backend = o->backend,
 		.direct = o->direct,
+		.policy = o->policy,
 		.trunk_gb = (double)r->plan.trunk_budget / 1e9,
 		.cache_gb = (double)r->plan.cache_budget / 1e9,
 		.queue_depth = o->queue_depth,

@@ -81,6 +81,7 @@ static void build_args(struct args *a, const char *program, const struct k3_embe
 	push(a, "--tok", s->tok);
 	push(a, "--backend", s->backend);
 	push(a, "--direct", s->direct);
+	push(a, "--policy", s->policy);
 	push_gb(a, "--trunk-gb", s->trunk_gb);
 	push_gb(a, "--cache-gb", s->cache_gb);
 	push_uint(a, "--queue-depth", s->queue_depth);

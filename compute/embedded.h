@@ -13,7 +13,7 @@ struct k3_embedded;
 /* Options handed to the daemon as they are; all borrowed. NULL and 0: not given. */
 struct k3_embedded_settings {
 	const struct option_list *model_dirs;
-	const char *trunk, *config, *tok, *backend, *direct;
+	const char *trunk, *config, *tok, *backend, *direct, *policy;
 	double trunk_gb, cache_gb; /* 10^9 bytes */
 	uint64_t queue_depth, chunk, tile, layers;
 };

@@ -255,7 +255,7 @@ int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, s
 		return r;
 	r = iod_trunk_start(d->trunk, d->slab, d->reader, &d->metrics, on_tile_changed, d);
 	if (r == 0)
-		r = iod_experts_new(&d->experts, d, &iod_policy_lru);
+		r = iod_experts_new(&d->experts, d, iod_policy_find(options->policy));
 	if (r == 0)
 		r = iod_rows_new(&d->rows, d);
 	if (r == 0)

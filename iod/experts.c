@@ -8,6 +8,7 @@
 #include "iod/client.h"
 #include "iod/daemon.h"
 #include "iod/expert_check.h"
+#include "iod/needs.h"
 #include "shared/attr.h"
 #include "shared/must.h"
 
@@ -34,7 +35,8 @@ int iod_experts_new(struct iod_experts **ret, struct iod_daemon *d,
 	x->policy = policy_class->new (&shape);
 	x->slots = calloc((size_t)x->n_slots + 1, sizeof(*x->slots));
 	x->slot_of = calloc((size_t)d->source->n_experts + 1, sizeof(*x->slot_of));
-	if (!x->policy || !x->slots || !x->slot_of)
+	x->needs = calloc((size_t)d->source->n_experts + 1, sizeof(*x->needs));
+	if (!x->policy || !x->slots || !x->slot_of || !x->needs)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < x->n_slots; i++) {
 		x->slots[i].experts = x;
@@ -52,6 +54,7 @@ struct iod_experts *iod_experts_free(struct iod_experts *x)
 		return NULL;
 	if (x->policy)
 		x->policy_class->free(x->policy);
+	free(x->needs);
 	free(x->slot_of);
 	free(x->slots);
 	free(x);
@@ -87,12 +90,7 @@ void iod_expert_refs_deinit(struct iod_client *c)
 
 static uint32_t *slot_of(struct iod_experts *x, uint32_t layer, uint32_t expert)
 {
-	return &x->slot_of[x->daemon->source->expert_base[layer] + expert];
-}
-
-static uint32_t number_of(const struct iod_experts *x, uint32_t layer, uint32_t expert)
-{
-	return x->daemon->source->expert_base[layer] + expert;
+	return &x->slot_of[iod_expert_number(x, layer, expert)];
 }
 
 static struct iod_slot *find_slot(struct iod_experts *x, uint32_t layer, uint32_t expert)
@@ -117,6 +115,8 @@ static void attach(struct iod_slot *slot, struct iod_expert_ref *ref, enum iod_r
 		if (slot->state == SLAB_LOADING)
 			x->n_loading--;
 	}
+	must(ref->state == IOD_REF_WAITING);
+	iod_need_of(x, ref->layer, ref->expert)->asked--;
 	list_remove(&ref->link);
 	list_push_tail(&slot->refs, &ref->link);
 	ref->slot = slot;
@@ -131,6 +131,8 @@ static void release(struct iod_expert_ref *ref)
 {
 	struct iod_slot *slot = ref->slot;
 
+	if (ref->state == IOD_REF_WAITING)
+		iod_need_of(ref->client->daemon->experts, ref->layer, ref->expert)->asked--;
 	list_remove(&ref->link);
 	list_push_tail(&ref->client->experts.free, &ref->link);
 	if (ref->state == IOD_REF_LEASED)
@@ -173,24 +175,40 @@ static void evict(struct iod_slot *slot)
 	empty_slot(slot);
 }
 
+/* What may be evicted. */
+enum evictable { EVICT_UNNEEDED, EVICT_HINTED, EVICT_ASKED };
+
+struct eviction {
+	struct iod_experts *experts;
+	enum evictable most;
+};
+
 static bool may_evict(void *data, uint32_t index)
 {
-	const struct iod_slot *slot = &((struct iod_experts *)data)->slots[index];
+	const struct eviction *e = data;
+	const struct iod_slot *slot = &e->experts->slots[index];
+	const struct iod_need *need;
 
-	return slot->state == SLAB_READY && list_is_empty(&slot->refs);
+	if (slot->state != SLAB_READY || !list_is_empty(&slot->refs))
+		return false;
+	need = iod_need_of(e->experts, slot->layer, slot->expert);
+	return (need->asked == 0 || e->most >= EVICT_ASKED) &&
+	       (need->hinted == 0 || e->most >= EVICT_HINTED);
 }
 
-/* An EMPTY slot, if need be by evicting; NULL when all are held or loading. */
-static struct iod_slot *take_slot(struct iod_experts *x)
+/* An EMPTY slot, if need be by evicting; NULL when there is nothing that may be evicted. */
+static struct iod_slot *take_slot(struct iod_experts *x, enum evictable most)
 {
-	uint32_t victim;
+	struct eviction e = { .experts = x };
+	uint32_t victim = UINT32_MAX;
 
 	if (x->n_empty > 0) {
 		while (x->slots[x->next_empty].state != SLAB_EMPTY)
 			x->next_empty++;
 		return &x->slots[x->next_empty];
 	}
-	victim = x->policy_class->victim(x->policy, may_evict, x);
+	for (; e.most <= most && victim == UINT32_MAX; e.most++)
+		victim = x->policy_class->victim(x->policy, may_evict, &e);
 	if (victim == UINT32_MAX)
 		return NULL;
 	evict(&x->slots[victim]);
@@ -231,7 +249,7 @@ static void land(struct iod_slot *slot, uint64_t bytes_read)
 	/* pairs with the client's acquire of the message: bytes come first */
 	atomic_store_explicit(&entry_of(slot)->state, SLAB_READY, memory_order_release);
 	x->policy_class->admit(x->policy, slot->index, slot->layer,
-			       number_of(x, slot->layer, slot->expert));
+			       iod_expert_number(x, slot->layer, slot->expert));
 	x->daemon->metrics.experts_resident++;
 	list_foreach_safe (at, next, &slot->refs) {
 		struct iod_expert_ref *ref = list_entry(at, struct iod_expert_ref, link);
@@ -321,7 +339,59 @@ static void start_read(struct iod_slot *slot, uint32_t layer, uint32_t expert,
 
 /* ---- serving --------------------------------------------------------------------------------- */
 
-/* Serve one waiting ref; false when it has to wait on. */
+static void serve_resident(struct iod_slot *slot, struct iod_expert_ref *ref)
+{
+	struct iod_experts *x = slot->experts;
+
+	attach(slot, ref, IOD_REF_LEASED);
+	x->policy_class->touch(x->policy, slot->index);
+	x->daemon->metrics.experts_hit++;
+	send_ready(ref, 0);
+}
+
+/* The client's first waiting ref whose expert is there, and may be leased. */
+static struct iod_expert_ref *find_resident(struct iod_experts *x, struct iod_client *c)
+{
+	struct list *at;
+
+	list_foreach (at, &c->experts.waiting) {
+		struct iod_expert_ref *ref = list_entry(at, struct iod_expert_ref, link);
+		struct iod_slot *slot = find_slot(x, ref->layer, ref->expert);
+
+		if (slot && slot->state == SLAB_READY &&
+		    iod_quota_may_hold_slot(c, !list_is_empty(&slot->refs)))
+			return ref;
+	}
+	return NULL;
+}
+
+/* Its expert is in no slot. false: it has to wait on. */
+static bool serve_missing(struct iod_experts *x, struct iod_expert_ref *ref)
+{
+	struct iod_client *c = ref->client;
+	struct iod_slot *slot = take_slot(x, EVICT_HINTED);
+
+	if (!slot) {
+		/* All are held, or announced: what of it is this client's frees them. */
+		struct iod_expert_ref *other = find_resident(x, c);
+
+		if (other) {
+			serve_resident(find_slot(x, other->layer, other->expert), other);
+			return true;
+		}
+		/* A client that has stopped must not hold up this one with what it asked for. */
+		if (c->experts.n_held < IOD_PROMISED_EXPERTS)
+			slot = take_slot(x, EVICT_ASKED);
+	}
+	if (!slot)
+		return false;
+	ref->is_first = true;
+	start_read(slot, ref->layer, ref->expert, IOD_READ_DEMAND);
+	attach(slot, ref, IOD_REF_ATTACHED);
+	return true;
+}
+
+/* Serve one waiting ref, or another of its client instead; false when it has to wait on. */
 static bool serve(struct iod_experts *x, struct iod_expert_ref *ref)
 {
 	struct iod_daemon *d = x->daemon;
@@ -330,10 +400,7 @@ static bool serve(struct iod_experts *x, struct iod_expert_ref *ref)
 	if (!iod_quota_may_hold_slot(ref->client, slot && !list_is_empty(&slot->refs)))
 		return false;
 	if (slot && slot->state == SLAB_READY) {
-		attach(slot, ref, IOD_REF_LEASED);
-		x->policy_class->touch(x->policy, slot->index);
-		d->metrics.experts_hit++;
-		send_ready(ref, 0);
+		serve_resident(slot, ref);
 		return true;
 	}
 	if (slot) {
@@ -349,13 +416,7 @@ static bool serve(struct iod_experts *x, struct iod_expert_ref *ref)
 		}
 		return true;
 	}
-	slot = take_slot(x);
-	if (!slot)
-		return false;
-	ref->is_first = true;
-	start_read(slot, ref->layer, ref->expert, IOD_READ_DEMAND);
-	attach(slot, ref, IOD_REF_ATTACHED);
-	return true;
+	return serve_missing(x, ref);
 }
 
 /* One request of one client; false when it has none that can be served now. */
@@ -415,7 +476,7 @@ static void pump_hints(struct iod_experts *x)
 	if (x->has_hint_under_way || !iod_reader_is_idle(x->daemon->reader, IOD_READ_TRUNK) ||
 	    !iod_quota_may_hint(x->daemon) || !next_hint(x, &layer, &expert))
 		return;
-	slot = take_slot(x);
+	slot = take_slot(x, EVICT_UNNEEDED);
 	if (!slot)
 		return;
 	x->has_hint_under_way = true;
@@ -466,6 +527,7 @@ int iod_experts_ask(struct iod_client *c, const struct wire_experts *m, struct e
 		ref->is_first = false;
 		list_remove(&ref->link);
 		list_push_tail(&e->waiting, &ref->link);
+		iod_needs_ask(c, m->layer, m->ids[i]);
 	}
 	return 0;
 }
@@ -495,16 +557,11 @@ int iod_experts_done(struct iod_client *c, const struct wire_expert_done *m, str
 
 int iod_experts_hint(struct iod_client *c, const struct wire_experts *m, struct err *err)
 {
-	struct iod_expert_refs *e = &c->experts;
 	int r = check_ids(c, "HINT", m, err);
 
 	if (r < 0)
 		return r;
-	static_assert((int)PROTO_EXPERTS_MAX <= (int)IOD_QUOTA_HINTS, "a HINT fits");
-	memcpy(e->hints, m->ids, m->n * sizeof(*m->ids));
-	e->hints_layer = m->layer;
-	e->n_hints = m->n;
-	e->next_hint = 0;
+	iod_needs_hint(c, m);
 	return 0;
 }
 
@@ -515,5 +572,5 @@ void iod_experts_end(struct iod_client *c)
 	for (uint32_t i = 0; i < e->window; i++)
 		if (e->refs[i].state != IOD_REF_FREE)
 			release(&e->refs[i]);
-	e->n_hints = e->next_hint = 0;
+	iod_needs_end(c);
 }

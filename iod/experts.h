@@ -8,8 +8,11 @@
  *   free -> WAITING (the client's queue, no slot yet) -> ATTACHED (the slot is LOADING) -> LEASED
  *             -> free
  *
- * A slot with ATTACHED or LEASED refs is held: it is not refilled. Requests of a client are served
- * in the order in which they came; among clients in turn.
+ * A slot with ATTACHED or LEASED refs is held: it is not refilled. What is announced stays too: an
+ * expert with WAITING refs goes only when its slot is all that a client below its promise can get,
+ * one that is hinted at only when all other slots are held or asked for. Requests of a client are
+ * served in the order in which they came, but when one has no slot to go to, those whose experts
+ * are there go first; among clients in turn.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +27,7 @@
 
 struct iod_daemon;
 struct iod_client;
+struct iod_need;
 struct iod_slot;
 
 enum iod_ref_state { IOD_REF_FREE, IOD_REF_WAITING, IOD_REF_ATTACHED, IOD_REF_LEASED };
@@ -39,13 +43,17 @@ struct iod_expert_ref {
 
 /* A client's share of this module. */
 struct iod_expert_refs {
-	struct iod_expert_ref *refs; /* [window], owned */
+	struct iod_policy_client policy;
+	bool has_asked;
+	uint32_t last_layer, last_sweep; /* of its last request: where a step begins */
+	struct iod_expert_ref *refs;     /* [window], owned */
 	struct list free, waiting;
 	uint32_t window;
 	uint32_t n_held; /* ATTACHED and LEASED */
 	uint32_t hints_layer;
 	uint32_t n_hints, next_hint;
-	uint16_t hints[IOD_QUOTA_HINTS]; /* of the last HINT that came */
+	uint16_t hints[IOD_QUOTA_HINTS]; /* of the last HINT that came, without those asked for
+					    since */
 };
 
 struct iod_slot {
@@ -69,7 +77,8 @@ struct iod_experts {
 	uint32_t n_empty;   /* no slot below next_empty is EMPTY */
 	uint32_t next_empty;
 	bool has_hint_under_way;
-	uint32_t *slot_of; /* [source.n_experts]: slot index + 1, 0 = in none */
+	uint32_t *slot_of;      /* [source.n_experts]: slot index + 1, 0 = in none */
+	struct iod_need *needs; /* [source.n_experts] */
 };
 
 int iod_experts_new(struct iod_experts **ret, struct iod_daemon *d,

@@ -276,7 +276,7 @@ def windows(case):
 
 def generations(case):
     """Before a slot or a tile's place is used again its generation rises; a leased one stays."""
-    d = Daemon(case, k3test.oracle("tiny"), *TIGHT)
+    d = Daemon(case, k3test.oracle("tiny"), *TIGHT, "--policy", "lru")  # which says what has to go
     shards = Shards(k3test.oracle("tiny"))
     with View(d.socket) as v:
         v.ask(1, [0])
@@ -305,7 +305,7 @@ def generations(case):
 
 
 def hints(case):
-    """Hinted experts are there when they are asked for; they push out nothing that is leased."""
+    """Hinted experts are there when they are asked for; they push out nothing that is leased, nor each other."""
     d = Daemon(case, DEMO, "--trunk-gb", "1", "--cache-gb", "0.0002")
     with View(d.socket) as v:
         wait_until(lambda: (s := v.stats())["tiles_pinned"] == s["tiles_to_pin"], "the disk to be idle")
@@ -320,12 +320,63 @@ def hints(case):
             check_equal(g[7], 0, "bytes read for a hinted expert")
             v.expert_done(g)
         v.hint(3, list(range(20)))
-        v.hint(4, list(range(20)))
-        wait_until(lambda: v.stats()["hints_read"] > 20, "more hints to be read")
+        wait_until(lambda: v.stats()["hints_read"] == 3 + slots - 2, "hints in all slots but those held")
+        v.hint(4, list(range(20)))  # those before count no more
+        wait_until(lambda: v.stats()["hints_read"] == 3 + 2 * (slots - 2), "the next hints in their place")
+        v.ask(4, [0, 1, 2])
+        for _ in range(3):
+            g = v.expert_ready()
+            check_equal(g[7], 0, "bytes read for one of the first hinted at")
+            v.expert_done(g)
+        v.ask(3, [0])  # a request is served though hints hold every slot that is left
+        v.expert_done(v.expert_ready())
         for g in held:
             check_equal(v.slot(g[3])[0], g[4], "generation of a leased slot")
         check(v.stats()["experts_resident"] <= slots, "more experts than slots")
     check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
+def take(v, n):
+    """n experts as they come, given back at once: [(expert, bytes read)]."""
+    out = []
+    for _ in range(n):
+        g = v.expert_ready()
+        v.expert_done(g)
+        out.append((g[1], g[7]))
+    return out
+
+
+def announced(case):
+    """What is asked for stays until it is used, however many others are read for the same request."""
+    for policy in ("decay", "lru"):
+        d = Daemon(case, DEMO, "--trunk-gb", "1", "--cache-gb", "0.0002", "--policy", policy)
+        with View(d.socket) as v, View(d.socket) as other:
+            n = v.welcome["n_slots"]
+            check(n >= 8 and v.welcome["expert_window"] >= n, f"{n} slots, window {v.welcome['expert_window']}")
+            stay = list(range(n - 4))
+            v.ask(1, stay)  # used longest ago
+            take(v, n - 4)
+            v.ask(2, [0, 1, 2, 3])
+            take(v, 4)
+            v.ask(1, [16, 17, 18, 19] + stay)
+            got = dict(take(v, n))
+            check_equal([got[e] for e in stay], [0] * len(stay), f"{policy}: bytes read for what was there and asked for")
+            check(all(got[e] > 0 for e in (16, 17, 18, 19)), f"{policy}: the others were not read")
+            # all slots announced or held: what is there is used first, and makes room
+            other.ask(1, [16])
+            kept = other.expert_ready()
+            check_equal(kept[7], 0, "bytes read for a resident expert")
+            v.ask(1, [20, 17, 18, 19] + stay)
+            got = take(v, n)
+            check(all(size == 0 for e, size in got if e != 20), f"{policy}: {got}")
+            check(dict(got)[20] > 0, f"{policy}: {got}")
+            other.expert_done(kept)
+            # a client that has stopped keeps nobody from being served
+            v.ask(1, [20, 17, 18, 19] + stay)
+            other.ask(2, [8, 9, 10])
+            check(all(size > 0 for _, size in take(other, 3)), f"{policy}: beside a stopped client")
+            take(v, n)
+        check_equal(d.stop(), 0, "exit code of k3-iod")
 
 
 def files_handed_out(case):
@@ -534,5 +585,5 @@ def stop_at_start(case):
 
 
 k3test.main([bytes_least, bytes_demo, bytes_half, bytes_all, bytes_ways, bytes_trunk_file, damaged_trunk_file, deaf_manager, order_of_tiles, pinned_evenly,
-             read_ahead, windows, generations, hints, files_handed_out, broken_rules, floods, sockets, configuration_file, log_lines, no_descriptors,
+             read_ahead, windows, generations, hints, announced, files_handed_out, broken_rules, floods, sockets, configuration_file, log_lines, no_descriptors,
              stop_at_start])
