@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "compute/prompt.h"
 #include "shared/fd.h"
@@ -274,6 +275,15 @@ static int run_step(struct run *r, uint32_t step, struct err *err)
 	return end_step(g, &s, err) < 0 ? -ENOMEM : e;
 }
 
+/* On a terminal the next line of the log must not go on in the last line of the text. The newline
+ * is the log's: standard output has the text and nothing else. */
+static void leave_text_line(const struct k3_generation *g)
+{
+	if (g->text_out && g->text_len > 0 && g->text[g->text_len - 1] != '\n' &&
+	    isatty(fileno(g->text_out)) && isatty(STDERR_FILENO))
+		(void)fputc('\n', stderr);
+}
+
 static int run_steps(struct run *r, struct err *err)
 {
 	struct k3_generation *g = r->g;
@@ -285,6 +295,7 @@ static int run_steps(struct run *r, struct err *err)
 	while (e == 0 && ++step < g->n_generate && !interrupted);
 	if (e >= 0)
 		e = put_text(r, UINT32_MAX, true, err);
+	leave_text_line(g);
 	return e;
 }
 
