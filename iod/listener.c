@@ -54,6 +54,11 @@ static int take_lock(struct iod_listener *l, const char *path, struct err *err)
 		int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		struct stat by_fd, by_name;
 
+		if (fd < 0 && errno == ENOENT)
+			return err_set(err, ERR_SOCKET,
+				       "the directory of the socket %s does not exist; make it, or "
+				       "choose another --socket",
+				       path);
 		if (fd < 0)
 			return err_set(err, ERR_SOCKET, "%s: %s", lock, strerror(errno));
 		if (flock(fd, LOCK_EX | LOCK_NB) < 0)

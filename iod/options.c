@@ -37,9 +37,17 @@ const struct option_program iod_option_program = {
 		"All memory is planned at the start: --trunk-gb and --cache-gb set it, 0 takes the "
 		"least that works, and a budget below that is refused with the least that is "
 		"accepted.",
-	.epilog = "Signals: SIGTERM and SIGINT end the daemon.\n"
-		  "Exit codes: 0 ended as asked; 1 a tensor is missing or a file cannot be read; 2 "
-		  "usage, a budget below the least that works, or a config that is not understood.",
+	.epilog = "examples:\n"
+		  "  k3-iod --model deploy/demo --socket /tmp/k3.socket\n"
+		  "  k3-iod --model /models/k3 --trunk /fast/k3.trunk --socket /run/k3/iod.socket "
+		  "--trunk-gb 112\n"
+		  "\n"
+		  "signals: SIGTERM and SIGINT end the daemon\n"
+		  "\n"
+		  "exit codes:\n"
+		  "  0  ended as asked\n"
+		  "  1  a tensor is missing, or a file or the socket cannot be used\n"
+		  "  2  the command line or a config is not understood, or memory does not suffice",
 	.options = table,
 	.n_options = N_ELEMENTS(table),
 };
