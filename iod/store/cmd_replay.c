@@ -40,7 +40,7 @@ static int read_sizes(struct iod_replay_table *t, const char *name, const char *
 				       "--%s %s: '%.*s' is no %s; numbers with commas between them "
 				       "are wanted, as in --%s %s",
 				       name, text, (int)strcspn(at, ","), at,
-				       in_gb ? "number of GB that holds an expert"
+				       in_gb ? "number of GB that holds an expert (--expert-bytes)"
 					     : "number of slots from 1 on",
 				       name, in_gb ? "8,16,32" : "208,416,832");
 		if (t->n == IOD_REPLAY_SIZES)
