@@ -27,6 +27,7 @@ import time
 
 CHUNK = 1 << 20
 READERS = 8
+ROWS_MAX = 4096  # more is not a chunk that anybody computes
 
 
 class Throttle:
@@ -111,7 +112,7 @@ def read_plainly(model, n_bytes):
 def last_step(a, rows, resident):
     """A step of rows as one chunk: the second, which --recompute runs over the prefix and one
     token more; the first warms what can be warm."""
-    ids = ",".join(str(3 + 37 * i % 4000) for i in range(rows - 1))
+    ids = ",".join(str(3 + 37 * i % 2000) for i in range(rows - 1))
     size = "1000" if resident else "0"
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [f"{a.build}/compute/k3", "run", a.model, "--ids", ids, "--gen", "2",
@@ -132,7 +133,11 @@ def choose_rows(a, reading):
     few, many = last_step(a, 8, True)[0], last_step(a, 40, True)[0]
     per_row = max((many - few) / 32, 1e-6)
     print(f"compute alone: 8 rows {few:.3f} s, 40 rows {many:.3f} s", flush=True)
-    return max(2, round(8 + (reading - few) / per_row))
+    rows = max(2, round(8 + (reading - few) / per_row))
+    if rows > ROWS_MAX:
+        sys.exit(f"this model is too small to measure: reading it takes as long as computing {rows} rows; "
+                 "k3-store synth makes larger ones")
+    return rows
 
 
 def main():

@@ -78,7 +78,7 @@ def main():
     print(f"busy with other work    {busy_share():.2f} of the processors", flush=True)
     before = memory_rate(a.build, a.threads)
     # A prompt long enough to bring (nearly) all experts in.
-    prompt = ",".join(str(3 + 37 * i % 4000) for i in range(64))
+    prompt = ",".join(str(3 + 37 * i % 2000) for i in range(64))
     report = run_k3(a.build, a.model,
                     ["--ids", prompt, "--gen", str(a.gen), "--threads", str(a.threads),
                      "--trunk-gb", "1000", "--cache-gb", "1000"]
