@@ -4,9 +4,14 @@
  * core; so the region is entered once, by a host thread, and inside it the members wait for runs
  * with a bounded spin, then asleep on a futex. The caller of k3_team_run is worker 0.
  *
- *	caller:  job written -> n_left = members -> generation + 1 (release)
- *	member:  sees generation (acquire) -> its part -> n_left - 1 (release)
- *	caller:  its own part -> sees n_left = 0 (acquire)
+ *	caller:  job written -> n_left = n_unclaimed = chunks (release) -> generation + 1
+ *	member:  sees generation -> claims a chunk (acquire) -> reads the job, runs it -> n_left - 1
+ *	caller:  claims chunks as well -> sees n_left = 0 (acquire)
+ *
+ * A run is cut into more chunks than threads, taken as they come: a thread whose core a neighbour
+ * has delays the chunk it holds and no other, and one that has not even woken up delays nothing.
+ * Chunks are whole outputs, so who computes them does not matter to a bit. Only who has claimed a
+ * chunk may look at the job: it stays until that chunk is done.
  *
  * A sleeper announces itself (n_sleeping, caller_sleeps) before the kernel compares the word, and
  * the waker changes the word before it looks for sleepers; all four are sequentially consistent, so
@@ -38,30 +43,39 @@ enum {
 	/* Longer than the serial parts between two runs of a step, shorter than a read from disk.
 	 */
 	SPIN_NS = 50 * 1000,
+	/* Of the caller, for chunks that others hold. One that takes longer may belong to a thread
+	 * without a core: the sooner the caller sleeps, the sooner that thread has the caller's.
+	 */
+	CALLER_SPIN_NS = 10 * 1000,
 	SPIN_ROUND = 32, /* pauses between two looks at the clock */
+	CHUNKS = 8,      /* of a run, for each thread */
 	N_THREADS_MAX = 1024,
 	CACHE_LINE = 64,
 };
 
 struct job {
-	k3_team_fn *fn; /* NULL: leave the region */
+	k3_team_fn *fn;
 	void *data;
 	size_t n;
 	size_t grain;
-	unsigned n_parts; /* workers from this one on have nothing to do */
+	uint32_t n_chunks;
 };
 
 struct k3_team {
 	pthread_t host;
 	bool has_host;
 	unsigned n_threads; /* the caller and the members */
-	int64_t spin_ns; /* 0 when threads share CPUs: whoever spins keeps another from working */
-	struct job job;  /* written by the caller while no member looks */
+	bool may_spin;  /* not when threads share CPUs: whoever spins keeps another from working */
+	struct job job; /* written by the caller while no chunk is claimed */
 
 	/* Written by the caller, watched by all members. */
 	_Alignas(CACHE_LINE) _Atomic uint32_t generation;
 	_Atomic uint32_t n_sleeping;
-	/* Written by the members, watched by the caller. */
+	_Atomic uint32_t is_leaving;
+	/* Written by whoever takes a chunk. */
+	_Alignas(CACHE_LINE) _Atomic uint32_t n_unclaimed;
+	/* Chunks not done (at the start: members not there). Written by all, watched by the caller.
+	 */
 	_Alignas(CACHE_LINE) _Atomic uint32_t n_left;
 	_Atomic uint32_t caller_sleeps;
 	_Atomic uint32_t n_flushing; /* members whose CPU state fails the check */
@@ -95,9 +109,10 @@ static int64_t now_ns(void)
 }
 
 /* Spin until *word is not (equal: is) value; false when the time is over. */
-static bool spin(const struct k3_team *t, _Atomic uint32_t *word, uint32_t value, bool until_equal)
+static bool spin(const struct k3_team *t, int64_t ns, _Atomic uint32_t *word, uint32_t value,
+		 bool until_equal)
 {
-	int64_t end = now_ns() + t->spin_ns;
+	int64_t end = now_ns() + (t->may_spin ? ns : 0);
 
 	do {
 		for (int i = 0; i < SPIN_ROUND; i++) {
@@ -128,40 +143,52 @@ static bool keeps_subnormals(void)
 #endif
 }
 
-/* Worker w's part: contiguous, borders at multiples of the grain. */
-static void run_part(const struct job *job, unsigned w)
+/* Chunk i: contiguous, borders at multiples of the grain. */
+static void run_chunk(const struct job *job, uint32_t i, unsigned w)
 {
 	size_t n_blocks = (job->n + job->grain - 1) / job->grain;
-	size_t begin = n_blocks * w / job->n_parts * job->grain;
-	size_t end = n_blocks * (w + 1) / job->n_parts * job->grain;
+	size_t begin = n_blocks * i / job->n_chunks * job->grain;
+	size_t end = n_blocks * (i + 1) / job->n_chunks * job->grain;
 
-	if (end > job->n)
-		end = job->n;
-	if (begin < end)
-		job->fn(job->data, begin, end, w);
+	job->fn(job->data, begin, end < job->n ? end : job->n, w);
+}
+
+/* A chunk is done, or a member is there. */
+static void finish_one(struct k3_team *t)
+{
+	if (atomic_fetch_sub(&t->n_left, 1) == 1 && atomic_load(&t->caller_sleeps))
+		futex_wake(&t->n_left, 1); /* pairs with wait_for_members() */
+}
+
+/* Worker w takes chunks until none is left. */
+static void run_chunks(struct k3_team *t, unsigned w)
+{
+	uint32_t left = atomic_load(&t->n_unclaimed);
+
+	while (left) {
+		if (!atomic_compare_exchange_weak(&t->n_unclaimed, &left, left - 1))
+			continue;
+		run_chunk(&t->job, t->job.n_chunks - left, w);
+		finish_one(t);
+		left = atomic_load(&t->n_unclaimed);
+	}
 }
 
 static void wait_for_generation(struct k3_team *t, uint32_t seen)
 {
-	if (spin(t, &t->generation, seen, false))
+	if (spin(t, SPIN_NS, &t->generation, seen, false))
 		return;
 	(void)atomic_fetch_add(&t->n_sleeping, 1);
 	while (atomic_load(&t->generation) == seen)
-		futex_wait(&t->generation, seen); /* pairs with publish() */
+		futex_wait(&t->generation, seen); /* pairs with wake_members() */
 	(void)atomic_fetch_sub(&t->n_sleeping, 1);
-}
-
-static void finish_part(struct k3_team *t)
-{
-	if (atomic_fetch_sub(&t->n_left, 1) == 1 && atomic_load(&t->caller_sleeps))
-		futex_wake(&t->n_left, 1); /* pairs with wait_for_members() */
 }
 
 static void wait_for_members(struct k3_team *t)
 {
 	uint32_t left;
 
-	if (spin(t, &t->n_left, 0, true))
+	if (spin(t, CALLER_SPIN_NS, &t->n_left, 0, true))
 		return;
 	atomic_store(&t->caller_sleeps, 1);
 	while ((left = atomic_load(&t->n_left)) != 0)
@@ -169,9 +196,8 @@ static void wait_for_members(struct k3_team *t)
 	atomic_store(&t->caller_sleeps, 0);
 }
 
-static void publish(struct k3_team *t)
+static void wake_members(struct k3_team *t)
 {
-	atomic_store(&t->n_left, t->n_threads - 1);
 	(void)atomic_fetch_add(&t->generation, 1);
 	if (atomic_load(&t->n_sleeping))
 		futex_wake(&t->generation, INT_MAX);
@@ -184,17 +210,15 @@ static void member(struct k3_team *t, unsigned w)
 
 	if (!keeps_subnormals())
 		(void)atomic_fetch_add(&t->n_flushing, 1);
-	finish_part(t);
+	finish_one(t);
 	for (;;) {
 		wait_for_generation(t, generation);
-		generation++; /* the next one is published only after this one is done */
-		if (!t->job.fn)
+		/* Read before the chunks: a run that comes later is then seen as another one. */
+		generation = atomic_load(&t->generation);
+		if (atomic_load(&t->is_leaving))
 			break;
-		if (w < t->job.n_parts)
-			run_part(&t->job, w);
-		finish_part(t);
+		run_chunks(t, w);
 	}
-	finish_part(t); /* the last look at t */
 }
 
 /*
@@ -253,7 +277,7 @@ int k3_team_new(struct k3_team **ret, unsigned n_threads, struct err *err)
 		return err_set(err, ERR_NO_MEMORY, "no memory for a team of threads");
 	memset(t, 0, sizeof(*t));
 	t->n_threads = n_threads;
-	t->spin_ns = n_threads <= k3_cpus_allowed() ? SPIN_NS : 0;
+	t->may_spin = n_threads <= k3_cpus_allowed();
 	atomic_store(&t->n_left, n_threads - 1);
 	if (n_threads > 1) {
 		r = start_host(t);
@@ -276,9 +300,8 @@ struct k3_team *k3_team_free(struct k3_team *t)
 	if (!t)
 		return NULL;
 	if (t->has_host) {
-		t->job.fn = NULL;
-		publish(t);
-		wait_for_members(t);
+		atomic_store(&t->is_leaving, 1);
+		wake_members(t);
 		(void)pthread_join(t->host, NULL);
 	}
 	free(t);
@@ -292,7 +315,7 @@ unsigned k3_team_n_threads(const struct k3_team *t)
 
 void k3_team_run(struct k3_team *t, size_t n, size_t grain, k3_team_fn *fn, void *data)
 {
-	size_t n_blocks;
+	size_t n_blocks, n_chunks;
 
 	must(grain > 0 && fn);
 	if (n == 0)
@@ -302,14 +325,17 @@ void k3_team_run(struct k3_team *t, size_t n, size_t grain, k3_team_fn *fn, void
 		fn(data, 0, n, 0);
 		return;
 	}
+	n_chunks = (size_t)t->n_threads * CHUNKS;
 	t->job = (struct job){
 		.fn = fn,
 		.data = data,
 		.n = n,
 		.grain = grain,
-		.n_parts = n_blocks < t->n_threads ? (unsigned)n_blocks : t->n_threads,
+		.n_chunks = (uint32_t)(n_blocks < n_chunks ? n_blocks : n_chunks),
 	};
-	publish(t);
-	run_part(&t->job, 0);
+	atomic_store(&t->n_left, t->job.n_chunks);
+	atomic_store(&t->n_unclaimed, t->job.n_chunks);
+	wake_members(t);
+	run_chunks(t, 0);
 	wait_for_members(t);
 }
