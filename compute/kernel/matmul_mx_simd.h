@@ -8,11 +8,13 @@
 
 enum {
 	MX_PER_LANE = 8,
+	MX_TURN = 4,       /* lines whose scales are read together */
 	MX_K_BLOCK = 1024, /* any multiple of a line: there is no flush */
 };
 
 struct mx {
 	const uint8_t *packed, *scale; /* of the first row */
+	const uint8_t *end;            /* of all packed rows */
 	size_t n_cols;
 };
 
@@ -42,19 +44,28 @@ SIMD_FN simd mx_scales(const struct mx *w, size_t r, size_t i, size_t h, const b
 	return simd_mx_scale(s, h, whole ? 4 : (w->n_cols - i) / KERN_MX_GROUP);
 }
 
-/* Half h of one line at element i: R rows of weights x M rows of x (x at element i). */
+/*
+ * Half h of one line at element i: R rows of weights x M rows of x (x at element i). scales: of the
+ * turn whose line j this is; NULL outside a turn.
+ */
 SIMD_FN void mx_line(const struct mx *w, size_t i, const struct x_rows *x,
 		     simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M, const size_t R,
-		     const bool whole)
+		     const bool whole, const simd_scales *scales, size_t j)
 {
 	UNROLL
 	for (size_t r = 0; r < R; r++) {
-		simd_codes q = mx_codes(w, r, i, h, whole);
+		const uint8_t *p = w->packed + r * (w->n_cols / 2) + i / 2 + h * SIMD_LEN * 4;
+		simd_near near;
+		simd_codes q;
 		simd t[BLOCK_X], scale;
 
+		if (scales)
+			near = simd_load_near(p);
+		else
+			q = mx_codes(w, r, i, h, whole);
 		UNROLL
 		for (int k = 0; k < MX_PER_LANE; k++) {
-			simd v = simd_mx_value(q, k);
+			simd v = scales ? simd_near_value(near, k) : simd_mx_value(q, k);
 
 			UNROLL
 			for (size_t m = 0; m < M; m++) {
@@ -63,11 +74,73 @@ SIMD_FN void mx_line(const struct mx *w, size_t i, const struct x_rows *x,
 				t[m] = k ? simd_fma(v, xm, t[m]) : simd_mul(v, xm);
 			}
 		}
-		scale = mx_scales(w, r, i, h, whole);
+		scale = scales ? simd_scale_of(scales[r], j, h) : mx_scales(w, r, i, h, whole);
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			a[m][r] = simd_fma(t[m], scale, a[m][r]);
 	}
+}
+
+/* Half h of a line of a turn, one row of x: each vector of it is loaded once for R rows. */
+SIMD_FN void mx_line_one_x(const struct mx *w, size_t i, const struct x_rows *x,
+			   simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t R,
+			   const simd_scales *scales, size_t j)
+{
+	const uint8_t *p = w->packed + i / 2 + h * SIMD_LEN * 4;
+	simd_near near[BLOCK_ROWS];
+	simd t[BLOCK_ROWS];
+
+	UNROLL
+	for (size_t r = 0; r < R; r++)
+		near[r] = simd_load_near(p + r * (w->n_cols / 2));
+	UNROLL
+	for (int k = 0; k < MX_PER_LANE; k++) {
+		simd xk = simd_keep(load_x(x, 0, (size_t)k * KERN_LANES + h * SIMD_LEN));
+
+		UNROLL
+		for (size_t r = 0; r < R; r++) {
+			simd v = simd_near_value(near[r], k);
+
+			t[r] = k ? simd_fma(v, xk, t[r]) : simd_mul(v, xk);
+		}
+	}
+	UNROLL
+	for (size_t r = 0; r < R; r++)
+		a[0][r] = simd_fma(t[r], simd_scale_of(scales[r], j, h), a[0][r]);
+}
+
+/* Half h of elements [i, i1), R rows of weights x M rows of x (x at element i). */
+SIMD_FN void mx_lines(const struct mx *w, size_t i, size_t i1, struct x_rows x,
+		      simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M, const size_t R)
+{
+	const size_t line = KERN_LINE_MXFP4, row = w->n_cols / 2;
+	const uint8_t *last = w->packed + (R - 1) * row;
+
+	while (i + MX_TURN * line <= i1 &&
+	       (size_t)(w->end - last) >= (i + MX_TURN * line) / 2 + SIMD_MX_PAST) {
+		simd_scales scales[BLOCK_ROWS];
+
+		UNROLL
+		for (size_t r = 0; r < R; r++)
+			scales[r] =
+				simd_load_scales(w->scale + (r * w->n_cols + i) / KERN_MX_GROUP);
+		for (size_t j = 0; j < MX_TURN; j++, i += line) {
+			/* The same line of the next rows: what is read once comes from memory. */
+			for (size_t r = 0; M == 1 && h == 0 && r < R; r++)
+				__builtin_prefetch(w->packed + (R + r) * row + i / 2);
+			if (M == 1 && R > 1)
+				mx_line_one_x(w, i, &x, a, h, R, scales, j);
+			else
+				mx_line(w, i, &x, a, h, M, R, true, scales, j);
+			x.at += line * sizeof(float);
+		}
+	}
+	for (; i + line <= i1; i += line) {
+		mx_line(w, i, &x, a, h, M, R, true, NULL, 0);
+		x.at += line * sizeof(float);
+	}
+	if (i < i1)
+		mx_line(w, i, &x, a, h, M, R, false, NULL, 0);
 }
 
 /* Elements [i0, i1) of R rows of weights and M rows of x, added to the lanes. */
@@ -77,21 +150,14 @@ SIMD_FN void mx_block(const struct mx *w, const float *x, size_t x_stride, float
 	UNROLL
 	for (size_t h = 0; h < SIMD_HALVES; h++) {
 		simd a[BLOCK_X][BLOCK_ROWS];
-		struct x_rows xi = x_rows_at(x + i0, x_stride, M);
 		float *t = lanes + h * SIMD_LEN;
-		size_t i = i0;
 
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			UNROLL
 		for (size_t r = 0; r < R; r++)
 			a[m][r] = i0 ? simd_load(t + (m * PANEL + r) * KERN_LANES) : simd_zero();
-		for (; i + KERN_LINE_MXFP4 <= i1; i += KERN_LINE_MXFP4) {
-			mx_line(w, i, &xi, a, h, M, R, true);
-			xi.at += KERN_LINE_MXFP4 * sizeof(*x);
-		}
-		if (i < i1)
-			mx_line(w, i, &xi, a, h, M, R, false);
+		mx_lines(w, i0, i1, x_rows_at(x + i0, x_stride, M), a, h, M, R);
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			UNROLL
@@ -148,40 +214,34 @@ SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t
 	store_panel(lanes, n_rows, n_x, y, y_stride);
 }
 
-/* One row of weights, one row of x. Lines do not depend on each other but for the last fma, so the
- * CPU overlaps them by itself. */
-SIMD_FN float mx_one(const struct mx *w, const float *x)
+/* R rows of weights, one row of x. */
+SIMD_FN void mx_one_x(const struct mx *w, const float *x, float *y, const size_t R)
 {
-	simd a[SIMD_HALVES];
-	size_t i = 0;
+	simd a[SIMD_HALVES][BLOCK_X][BLOCK_ROWS];
 
 	UNROLL
-	for (size_t h = 0; h < SIMD_HALVES; h++)
-		a[h] = simd_zero();
-	for (; i < w->n_cols; i += KERN_LINE_MXFP4) {
-		const bool whole = i + KERN_LINE_MXFP4 <= w->n_cols;
-		const struct x_rows xi = x_rows_at(x + i, 0, 1);
+	for (size_t h = 0; h < SIMD_HALVES; h++) {
+		UNROLL
+		for (size_t r = 0; r < R; r++)
+			a[h][0][r] = simd_zero();
+		mx_lines(w, 0, w->n_cols, x_rows_at(x, 0, 1), a[h], h, 1, R);
+	}
+	UNROLL
+	for (size_t r = 0; r < R; r++) {
+		simd total[SIMD_HALVES];
 
 		UNROLL
-		for (size_t h = 0; h < SIMD_HALVES; h++) {
-			simd v[BLOCK_X][BLOCK_ROWS];
-
-			v[0][0] = a[h];
-			if (whole)
-				mx_line(w, i, &xi, v, h, 1, 1, true);
-			else
-				mx_line(w, i, &xi, v, h, 1, 1, false);
-			a[h] = v[0][0];
-		}
+		for (size_t h = 0; h < SIMD_HALVES; h++)
+			total[h] = a[h][0][r];
+		y[r] = simd_tree(total);
 	}
-	return simd_tree(a);
 }
 
 void SIMD_NAME(matmul_mxfp4)(const uint8_t *packed, const uint8_t *scale, size_t n_rows,
 			     size_t n_cols, const float *xp, size_t x_stride, size_t n_x, float *y,
 			     size_t y_stride)
 {
-	const struct mx all = { packed, scale, n_cols };
+	const struct mx all = { packed, scale, packed + n_rows * (n_cols / 2), n_cols };
 
 	for (size_t m = 0; m < n_x; m += X_PANEL) {
 		size_t M = n_x - m < X_PANEL ? n_x - m : X_PANEL;
@@ -189,10 +249,17 @@ void SIMD_NAME(matmul_mxfp4)(const uint8_t *packed, const uint8_t *scale, size_t
 		float *ym = y + m * y_stride;
 
 		if (M == 1) {
-			for (size_t r = 0; r < n_rows; r++) {
+			size_t r = 0;
+
+			for (; r + MX_ROWS_ONE_X <= n_rows; r += MX_ROWS_ONE_X) {
 				struct mx w = mx_rows_from(all, r);
 
-				ym[r] = mx_one(&w, x);
+				mx_one_x(&w, x, ym + r, MX_ROWS_ONE_X);
+			}
+			for (; r < n_rows; r++) {
+				struct mx w = mx_rows_from(all, r);
+
+				mx_one_x(&w, x, ym + r, 1);
 			}
 			continue;
 		}

@@ -23,6 +23,7 @@ enum {
 	SIMD_LEN = 8,
 	SIMD_HALVES = KERN_LANES / SIMD_LEN, /* vectors that make up the lanes */
 	ROWS_ONE_X = 4,                      /* weight rows read together for one row of x */
+	MX_ROWS_ONE_X = 1,                   /* the same of MXFP4 */
 	BLOCK_ROWS = 3,                      /* outputs x rows of x held in registers */
 	BLOCK_X_FULL = 4,
 	BLOCK_ROWS_WIDE = 2,
@@ -218,4 +219,29 @@ SIMD_FN simd simd_mx_scale(const uint8_t *s, size_t h, size_t n)
 	e = _mm_max_epu32(e, _mm_set1_epi32(0x00400000));
 	both = _mm256_castsi256_ps(_mm256_broadcastsi128_si256(e));
 	return _mm256_permutevar_ps(both, h ? second : first);
+}
+
+/* Whole lines: nothing is gained from what lies behind them, or from four scales at a time. */
+typedef simd_codes simd_near;
+typedef const uint8_t *simd_scales;
+enum { SIMD_MX_PAST = 0 };
+
+SIMD_FN simd_near simd_load_near(const uint8_t *p)
+{
+	return simd_load_mx(p);
+}
+
+SIMD_FN simd simd_near_value(simd_near q, const int k)
+{
+	return simd_mx_value(q, k);
+}
+
+SIMD_FN simd_scales simd_load_scales(const uint8_t *s)
+{
+	return s;
+}
+
+SIMD_FN simd simd_scale_of(simd_scales s, size_t j, size_t h)
+{
+	return simd_mx_scale(s + j * 4, h, 4);
 }

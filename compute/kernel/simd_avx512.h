@@ -25,6 +25,7 @@ enum {
 	/* Outputs x rows of x held in registers: BLOCK_ROWS x up to BLOCK_X_FULL, then
 	 * BLOCK_ROWS_WIDE x up to BLOCK_X. Decoding a vector of bf16 costs the ports of the FMA
 	 * units as much as one product: the more rows of x share it, the better. */
+	MX_ROWS_ONE_X = 4, /* the same of MXFP4 */
 	BLOCK_ROWS = 4,
 	BLOCK_X_FULL = 4,
 	BLOCK_ROWS_WIDE = 2,
@@ -174,4 +175,46 @@ SIMD_FN simd simd_mx_scale(const uint8_t *s, size_t h, size_t n)
 	e = _mm_slli_epi32(_mm_cvtepu8_epi32(_mm_cvtsi32_si128((int)bytes)), 23);
 	e = _mm_max_epu32(e, _mm_set1_epi32(0x00400000));
 	return _mm512_castsi512_ps(_mm512_permutexvar_epi32(spread, _mm512_castsi128_si512(e)));
+}
+
+/*
+ * Codes behind which SIMD_MX_PAST bytes may be read: the even numbers of a lane are then loads from
+ * byte k / 2 on, which cross cache lines, but take nothing from the ports of the FMA units, which
+ * is where decoding is short.
+ */
+typedef const uint8_t *simd_near;
+enum { SIMD_MX_PAST = 3 };
+
+SIMD_FN simd_near simd_load_near(const uint8_t *p)
+{
+	return p;
+}
+
+SIMD_FN simd simd_near_value(simd_near p, const int k)
+{
+	return simd_mx_value(_mm512_loadu_si512(p + k / 2), k % 2);
+}
+
+/* The scales of four lines. */
+typedef __m512i simd_scales;
+
+SIMD_FN simd_scales simd_load_scales(const uint8_t *s)
+{
+	__m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)s));
+
+	return _mm512_max_epu32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x00400000));
+}
+
+/* Of line j, spread over the lanes. */
+SIMD_FN simd simd_scale_of(simd_scales e, size_t j, size_t h)
+{
+	static const int32_t spread[4][16] __attribute__((aligned(64))) = {
+		{ 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3 },
+		{ 4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7 },
+		{ 8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 10, 10, 11, 11, 11, 11 },
+		{ 12, 12, 12, 12, 13, 13, 13, 13, 14, 14, 14, 14, 15, 15, 15, 15 },
+	};
+
+	(void)h;
+	return _mm512_castsi512_ps(_mm512_permutexvar_epi32(_mm512_load_si512(spread[j]), e));
 }
