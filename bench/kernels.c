@@ -29,6 +29,7 @@
 enum {
 	COLD_SIZE = 512 << 20, /* weights that no cache holds */
 	PIECE = 32 << 20,      /* of them a run reads */
+	GRAIN = 12,            /* rows of weights, as in the engine */
 	X_MAX = 64,
 	THREADS_MAX = 256,
 	ROUNDS_MAX = 1000,
@@ -266,11 +267,11 @@ static struct rate measure_product(const struct kern_table *kern, enum kern_form
 	p.w = is_cold ? next_piece(PIECE) : cold;
 	if (!is_cold) {
 		repeat = kern->isa == KERN_ISA_REF ? 1 : n_x < 8 ? 24 / n_x : 2;
-		k3_team_run(team, p.n_rows, 1, run_product, &p);
+		k3_team_run(team, p.n_rows, GRAIN, run_product, &p);
 	}
 	t = now();
 	for (size_t i = 0; i < repeat; i++)
-		k3_team_run(team, p.n_rows, 1, run_product, &p);
+		k3_team_run(team, p.n_rows, GRAIN, run_product, &p);
 	t = now() - t;
 	return (struct rate){
 		.bytes = (double)(repeat * p.n_rows * bytes) / t / 1e9,
