@@ -249,6 +249,68 @@ static void a_scan_passes_by(void)
 	iod_policy_decay.free(p);
 }
 
+/* ---- one client beside a flood --------------------------------------------------------------- */
+
+/* Hits in a thousand of a client with TOP experts in each layer, some of them often, in a cache of
+ * n_slots; flood: experts of every layer that a second client asks for in each step, evenly. */
+static int hits_beside(uint32_t flood, uint32_t n_slots)
+{
+	const struct iod_policy_shape shape = { n_slots, LAYERS, LAYERS * 256 };
+	struct iod_policy *p = iod_policy_decay.new(&shape);
+	struct iod_policy_client clients[2] = { 0 };
+	static uint32_t slot_of[LAYERS * 256], in[64];
+	uint32_t n_used = 0, hits = 0, asks = 0;
+
+	CHECK(p && n_slots <= N_ELEMENTS(in));
+	memset(slot_of, 0, sizeof(slot_of));
+	state = 88172645463325252ull;
+	for (uint32_t turn = 0; turn < 400 * LAYERS * 2; turn++) {
+		uint32_t c = turn % 2, layer = turn / 2 % LAYERS, n = c ? flood : TOP;
+		uint32_t first = draw(256);
+
+		if (layer == 0)
+			iod_policy_decay.begin(p, &clients[c]);
+		for (uint32_t k = 0; k < n; k++) {
+			uint32_t id = c ? (first + k * 97) % 256 : k * 60 + draw(draw(3) ? 3 : 60);
+			uint32_t number = layer * 256 + id, slot = slot_of[number];
+
+			iod_policy_decay.ask(p, &clients[c], layer, number);
+			asks += c == 0;
+			hits += c == 0 && slot > 0;
+			if (slot > 0) {
+				iod_policy_decay.touch(p, slot - 1);
+				continue;
+			}
+			slot = n_used < n_slots ? n_used++ : iod_policy_decay.victim(p, may, NULL);
+			if (slot_of[in[slot]] == slot + 1) {
+				iod_policy_decay.remove(p, slot);
+				slot_of[in[slot]] = 0;
+			}
+			iod_policy_decay.admit(p, slot, layer, in[slot] = number);
+			slot_of[number] = slot + 1;
+		}
+	}
+	iod_policy_decay.free(p);
+	return (int)(hits * 1000 / asks);
+}
+
+/* However much another asks for, a client has the hits it would have in half of the slots. */
+static void beside_a_flood(void)
+{
+	memset(held, 0, sizeof(held));
+	for (uint32_t n_slots = 24; n_slots <= 64; n_slots += 20) {
+		int alone = hits_beside(0, n_slots / 2);
+
+		CHECK_MSG(alone > 50, "%d of 1000 alone", alone);
+		for (uint32_t flood = 4; flood <= 256; flood *= 4) {
+			int beside = hits_beside(flood, n_slots);
+
+			CHECK_MSG(beside >= alone, "%u slots, flood of %u: %d of 1000, alone %d",
+				  n_slots, flood, beside, alone);
+		}
+	}
+}
+
 static void by_name(void)
 {
 	CHECK(iod_policy_find("lru") == &iod_policy_lru);
@@ -260,6 +322,7 @@ static const struct test_case cases[] = {
 	{ "against times of use", against_times_of_use },
 	{ "decay against its definition", against_definition },
 	{ "a scan passes by", a_scan_passes_by },
+	{ "beside a flood", beside_a_flood },
 	{ "by name", by_name },
 };
 TEST_MAIN(cases)
