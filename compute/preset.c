@@ -11,7 +11,7 @@
 #include "shared/attr.h"
 
 static const struct k3_preset presets[] = {
-	{ "laptop", 5.0, 1.4, "a machine with 16 GB: about 8 GB in all" },
+	{ "laptop", 5.0, 1.4, "a machine with 16 GB: about 7 GB in all" },
 	{ "desktop", 25.6, 1.4, "a machine with 48 GB: about 28 GB in all" },
 	{ "workstation", 110.0, 13.0, "a machine with 160 GB: the whole trunk, some experts" },
 	{ "server", 112.0, 109.0, "a machine with 256 GB: the whole trunk, many experts" },
