@@ -192,8 +192,9 @@ int k3_layer_moe(struct k3_engine *e, uint32_t layer, struct k3_input *in, struc
 	r = k3_multiply(e, layer, ROLE_ROUTER, in, s->router, err);
 	if (r < 0)
 		return r;
-	k3_route(e, layer);
-	r = ask_for_experts(e, layer, &n_wanted, err);
+	r = k3_route(e, layer, err);
+	if (r == 0)
+		r = ask_for_experts(e, layer, &n_wanted, err);
 	if (r == 0)
 		r = k3_multiply(e, layer, ROLE_LATENT_DOWN, in, s->z, err);
 	if (r < 0)

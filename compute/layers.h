@@ -117,8 +117,9 @@ int k3_layer_dense(struct k3_engine *e, uint32_t layer, struct k3_input *in, str
 /* The shared experts: as a dense MLP, into scratch.out. */
 int k3_layer_shared(struct k3_engine *e, uint32_t layer, struct k3_input *in, struct err *err);
 int k3_layer_moe(struct k3_engine *e, uint32_t layer, struct k3_input *in, struct err *err);
-/* Scores, ids, weights and the table of pairs of all rows, from the logits in scratch.router. */
-void k3_route(struct k3_engine *e, uint32_t layer);
+/* Scores, ids, weights and the table of pairs of all rows, from the logits in scratch.router.
+ * ERR_NOT_FINITE when the residual is and they are not. */
+int k3_route(struct k3_engine *e, uint32_t layer, struct err *err);
 /* Compute the experts that have landed (wait: all that are outstanding). */
 int k3_moe_take_experts(struct k3_engine *e, bool wait, struct err *err);
 int k3_head(struct k3_engine *e, struct err *err);

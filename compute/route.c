@@ -41,20 +41,22 @@ static void sort_ascending(uint16_t *ids, uint32_t n)
 	}
 }
 
-/* router [n_experts] holds the logits and then the scores; choice is room for top_k. */
-static void route_row(const struct k3_engine *e, float *router, uint16_t *ids, float *weights)
+/* router [n_experts] holds the logits and then the scores; choice is room for top_k. False: a
+ * number is not finite. An expert that has none would just never be chosen, and nothing later in
+ * the step would show it. */
+static bool route_row(const struct k3_engine *e, float *router, uint16_t *ids, float *weights)
 {
 	const struct config *c = e->config;
 	const float *bias = e->scratch.vector[ROLE_ROUTER_BIAS];
 	float *choice = weights, sum = 0;
+	bool is_finite = k3_is_finite(router, c->n_experts) && k3_is_finite(bias, c->n_experts);
 	uint32_t n = 0;
 
 	e->kernel->sigmoid(router, c->n_experts, router);
 	for (uint32_t i = 0; i < c->n_experts; i++) {
 		float value = router[i] + bias[i];
 
-		/* Whatever a broken stream brings, the ids stay distinct and in range; the logits
-		 * will not be finite and say so. */
+		/* Whatever a broken stream brings, the ids stay distinct and in range. */
 		n = insert(ids, choice, n, c->top_k, (uint16_t)i, isnan(value) ? -INFINITY : value);
 	}
 	sort_ascending(ids, n);
@@ -63,18 +65,26 @@ static void route_row(const struct k3_engine *e, float *router, uint16_t *ids, f
 	sum = sum + 1e-20f;
 	for (uint32_t i = 0; i < n; i++)
 		weights[i] = router[ids[i]] / sum * c->routed_scale;
+	return is_finite;
 }
+
+struct route_job {
+	struct k3_engine *e;
+	_Atomic bool is_bad;
+};
 
 static void route_rows(void *data, size_t begin, size_t end, unsigned worker)
 {
-	const struct k3_engine *e = data;
+	struct route_job *job = data;
+	const struct k3_engine *e = job->e;
 	const struct config *c = e->config;
 	const struct k3_scratch *s = &e->scratch;
 
 	(void)worker;
 	for (size_t i = begin; i < end; i++)
-		route_row(e, s->router + i * c->n_experts, s->ids + i * c->top_k,
-			  s->weights + i * c->top_k);
+		if (!route_row(e, s->router + i * c->n_experts, s->ids + i * c->top_k,
+			       s->weights + i * c->top_k))
+			job->is_bad = true;
 }
 
 /* Counting sort of the pairs by expert. */
@@ -101,16 +111,25 @@ static void sort_pairs(struct k3_engine *e)
 	first[0] = 0;
 }
 
-void k3_route(struct k3_engine *e, uint32_t layer)
+int k3_route(struct k3_engine *e, uint32_t layer, struct err *err)
 {
+	struct route_job job = { e, false };
 	const struct config *c = e->config;
 	struct k3_scratch *s = &e->scratch;
 
-	k3_team_run(e->team, e->n_rows, 1, route_rows, e);
+	k3_team_run(e->team, e->n_rows, 1, route_rows, &job);
+	/* a residual that was not finite before is told with the logits, by its own layer */
+	if (job.is_bad && e->first_bad_layer == UINT32_MAX)
+		return err_set(err, ERR_NOT_FINITE,
+			       "the router's scores of layer %u are not finite, though every "
+			       "residual before was: block_sparse_moe.gate of that layer is "
+			       "damaged; fetch its shard again",
+			       layer);
 	sort_pairs(e);
 	if (!e->on_routing)
-		return;
+		return 0;
 	for (uint32_t i = 0; i < e->n_rows; i++)
 		e->on_routing(e->routing_data, layer, i, s->ids + (size_t)i * c->top_k,
 			      s->weights + (size_t)i * c->top_k, c->top_k);
+	return 0;
 }

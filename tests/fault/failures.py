@@ -448,6 +448,12 @@ def not_finite(case):
         r = case.k3(path, ids=c["ids"], gen=4, expect=1)
         check(re.search(rf"layer {layer}(?!\d)", r.err), f"layer {layer} is not named\n{r}")
         check_equal(r.out, "", "standard output")
+    for name, value in (("gate.weight", b"\xc0\x7f"), ("gate.weight", b"\x80\xff"),
+                        ("gate.e_score_correction_bias", b"\0\0\xc0\x7f"), ("gate.e_score_correction_bias", b"\0\0\x80\x7f")):
+        path, c = tiny(case)  # one expert would silently never (or always) be chosen
+        set_bytes(path, f"{P}4.block_sparse_moe.{name}", 0, value)
+        r = case.k3(path, ids=c["ids"], gen=1, expect=1)
+        check("router" in r.err and "layer 4" in r.err, f"the sentence\n{r}")
     path, c = tiny(case)
     set_bytes(path, "language_model.lm_head.weight", 7 * 96 * 2, b"\xc0\x7f")
     r = case.k3(path, ids=c["ids"], gen=1, expect=1)
