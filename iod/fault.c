@@ -170,6 +170,9 @@ void iod_fault_land(struct iod_fault *f, struct iod_op *op)
 	}
 	if (f->again_every > 0 && f->n_reads % f->again_every == 0)
 		op->result = -EAGAIN;
-	else if (f->short_every > 0 && f->n_reads % f->short_every == 0 && op->result > PAGE)
+	else if (f->short_every > 0 && f->n_reads % f->short_every == 0 && op->result > PAGE) {
 		op->result -= op->result / 3;
+		if (op->result < PAGE)
+			op->result = PAGE; /* a direct read brings a page or fails */
+	}
 }

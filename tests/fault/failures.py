@@ -272,7 +272,7 @@ def eio_once(case):
     runs, layer, expert = two_prompts(case)
     f, off = expert_page(DEMO, layer, expert)
     for backend in ("io_uring", "threads"):
-        for fault in (f"eio={f}:{off}+4096:2", "short=5", "short=7;again=11", f"eio={f}:{off}+1:1;short=5"):
+        for fault in (f"eio={f}:{off}+4096:2", "short=1", "short=5", "short=7;again=11", f"eio={f}:{off}+1:1;short=5"):
             d = Daemon(case, DEMO, "--backend", backend, "--cache-gb", "0", env={"K3_IOD_FAULT": fault})
             r = case.k3(None, ids=runs[0]["prompt_ids"], gen=4, daemon=d)
             check_equal(r.run["logits_digest"], runs[0]["logits_digest"], f"digest with {fault}, {backend}")
