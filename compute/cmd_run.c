@@ -186,6 +186,7 @@ static int start_daemon(struct run *r, struct err *err)
 		.backend = o->backend,
 		.direct = o->direct,
 		.policy = o->policy,
+		.verify = o->verify,
 		.trunk_gb = (double)r->plan.trunk_budget / 1e9,
 		.cache_gb = (double)r->plan.cache_budget / 1e9,
 		.queue_depth = o->queue_depth,

@@ -48,6 +48,12 @@ static void push(struct args *a, const char *name, const char *value)
 	a->argv[a->n++] = value;
 }
 
+static void push_flag(struct args *a, const char *name)
+{
+	must(a->n + 1 <= ARGS_MAX);
+	a->argv[a->n++] = name;
+}
+
 static char *next_number(struct args *a)
 {
 	must(a->n_numbers < N_ELEMENTS(a->numbers));
@@ -88,6 +94,8 @@ static void build_args(struct args *a, const char *program, const struct k3_embe
 	push_uint(a, "--chunk", s->chunk);
 	push_uint(a, "--tile", s->tile);
 	push_uint(a, "--layers", s->layers);
+	if (s->verify)
+		push_flag(a, "--verify");
 	a->argv[a->n] = NULL;
 }
 

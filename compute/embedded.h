@@ -3,6 +3,7 @@
  * Embedded mode: a private k3-iod, started over a socketpair. It reads for this process alone and
  * ends when the connection does, or when this process dies.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shared/err.h"
@@ -14,6 +15,7 @@ struct k3_embedded;
 struct k3_embedded_settings {
 	const struct option_list *model_dirs;
 	const char *trunk, *config, *tok, *backend, *direct, *policy;
+	bool verify;
 	double trunk_gb, cache_gb; /* 10^9 bytes */
 	uint64_t queue_depth, chunk, tile, layers;
 };

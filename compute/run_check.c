@@ -42,7 +42,7 @@ static int check_socket(const struct k3_command_line *line, struct err *err)
 {
 	static const char *const private_only[] = { "trunk",  "trunk-gb",    "cache-gb", "preset",
 						    "config", "backend",     "direct",   "chunk",
-						    "tile",   "queue-depth", "policy" };
+						    "tile",   "queue-depth", "policy",   "verify" };
 
 	for (size_t i = 0; line->options.socket && i < N_ELEMENTS(private_only); i++)
 		if (option_was_given(line->program, &line->options, private_only[i]))
@@ -69,6 +69,9 @@ int k3_run_check(const struct k3_command_line *line, struct err *err)
 	if (o->tile && o->trunk)
 		return err_set(err, ERR_USAGE,
 			       "--tile means nothing with --trunk: the file has its own cut");
+	if (o->verify && !o->trunk)
+		return err_set(err, ERR_USAGE,
+			       "--verify needs --trunk: shards carry no checksums of tiles");
 	if (o->stop_id.n > 0 && o->gen == 0)
 		return err_set(err, ERR_USAGE, "--stop-id means nothing with --gen 0");
 	return 0;
