@@ -51,6 +51,8 @@ int iod_rows_new(struct iod_rows **ret, struct iod_daemon *d)
 		free(rows);
 		return -ENOMEM;
 	}
+	/* it is sent to clients: nothing of the heap may be in it, whatever a read left out */
+	memset(rows->memory, 0, rows->buffer_size * ROWS_IN_FLIGHT);
 	list_init(&rows->free);
 	for (uint32_t i = 0; i < ROWS_IN_FLIGHT; i++) {
 		struct row_read *r = &rows->reads[i];
