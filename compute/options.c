@@ -6,11 +6,7 @@
 
 #include <string.h>
 
-#define OPT(field, name, type, value, initial, min, max, section, commands, help) \
-	{ name,  OPTION_##type, offsetof(struct k3_options, field),               \
-	  value, initial,       min,                                              \
-	  max,   section,       commands,                                         \
-	  help },
+#define OPT(...) OPTION_ROW(struct k3_options, __VA_ARGS__),
 static const struct option table[] = {
 #include "compute/options.def"
 };

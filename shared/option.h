@@ -41,6 +41,14 @@ struct option {
 	const char *help;     /* one or two sentences */
 };
 
+/* A row of a program's options.def as a struct option; the def's columns are the same everywhere.
+ */
+#define OPTION_ROW(fields, field, name, type, value, initial, min, max, section, commands, help) \
+	{                                                                                        \
+		name, OPTION_##type, offsetof(fields, field), value, initial, min, max, section, \
+			commands, help                                                           \
+	}
+
 struct option_program {
 	const char *name;    /* "k3" */
 	const char *summary; /* one line */

@@ -5,11 +5,7 @@
 
 #include "shared/attr.h"
 
-#define OPT(field, name, type, value, initial, min, max, section, commands, help) \
-	{ name,  OPTION_##type, offsetof(struct iod_store_options, field),        \
-	  value, initial,       min,                                              \
-	  max,   section,       commands,                                         \
-	  help },
+#define OPT(...) OPTION_ROW(struct iod_store_options, __VA_ARGS__),
 static const struct option table[] = {
 #include "iod/store/options.def"
 };
