@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "iod/read.h"
+#include "iod/read/read.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
 

@@ -13,7 +13,7 @@
 #include "iod/listener.h"
 #include "iod/metrics.h"
 #include "iod/options.h"
-#include "iod/read.h"
+#include "iod/read/read.h"
 #include "iod/rows.h"
 #include "iod/trunk.h"
 #include "shared/attr.h"

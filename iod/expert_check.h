@@ -3,7 +3,7 @@
  */
 #include <stdint.h>
 
-#include "iod/read.h"
+#include "iod/read/read.h"
 #include "shared/catalog.h"
 
 /* A scale byte of 255 is not a number: no released file has one, so the file is damaged.

@@ -20,7 +20,7 @@
 #include "iod/metrics.h"
 #include "iod/policy.h"
 #include "iod/quota.h"
-#include "iod/read.h"
+#include "iod/read/read.h"
 #include "proto/wire.h"
 #include "shared/list.h"
 #include "shared/slab.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "iod/read.h"
+#include "iod/read/read.h"
 #include "shared/attr.h"
 
 #define OPT(field_, name_, type_, value_, initial_, min_, max_, section_, help_) \

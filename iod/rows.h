@@ -5,7 +5,7 @@
  */
 #include <stdint.h>
 
-#include "iod/read.h"
+#include "iod/read/read.h"
 #include "proto/wire.h"
 #include "shared/list.h"
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "iod/metrics.h"
-#include "iod/read.h"
+#include "iod/read/read.h"
 #include "shared/catalog.h"
 #include "shared/list.h"
 #include "shared/slab.h"

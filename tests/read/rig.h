@@ -3,7 +3,7 @@
  * What the tests of the reader stand on: files of known bytes, memory of known poison, a reader on
  * an event loop of its own. Expected bytes come from pread of the same files.
  */
-#include "iod/read.h"
+#include "iod/read/read.h"
 #include "shared/slab_layout.h"
 #include "tests/harness/test.h"
 

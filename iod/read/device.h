@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "iod/read.h"
+#include "iod/read/read.h"
 
 struct iod_file {
 	int direct_fd;   /* owned; -1 when the file is read buffered */

@@ -1,4 +1,4 @@
-#include "iod/queue.h"
+#include "iod/read/queue.h"
 
 #include "shared/must.h"
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "iod/read.h"
-#include "iod/reader.h"
+#include "iod/read/read.h"
+#include "iod/read/reader.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
 #include "shared/must.h"

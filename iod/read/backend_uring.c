@@ -6,7 +6,7 @@
  * The submission queue holds as many entries as the reader ever has in flight, so an entry can
  * always be had, and the completion queue, twice as long, cannot overflow.
  */
-#include "iod/backend.h"
+#include "iod/read/backend.h"
 
 #include <errno.h>
 #include <liburing.h>

@@ -1,4 +1,4 @@
-#include "iod/fault.h"
+#include "iod/read/fault.h"
 
 #include <errno.h>
 #include <stdio.h>

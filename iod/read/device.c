@@ -3,7 +3,7 @@
  * of each file is read both ways and compared. The last page, since a direct read there also shows
  * that the end of the file may lie inside a page.
  */
-#include "iod/device.h"
+#include "iod/read/device.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "iod/backend.h"
+#include "iod/read/backend.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "iod/read.h"
+#include "iod/read/read.h"
 
 struct iod_queue {
 	struct list waiting[IOD_READ_CLASS_N_]; /* struct iod_read.link */

@@ -3,7 +3,7 @@
  * touch operations and the memory they fill, nothing else: two lists under one mutex lead in and
  * out, and an eventfd wakes the loop. Signals stay with the loop thread.
  */
-#include "iod/backend.h"
+#include "iod/read/backend.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "iod/backend.h"
+#include "iod/read/backend.h"
 #include "shared/err.h"
 
 enum { IOD_FAULT_RANGES_MAX = 16 };

@@ -3,12 +3,12 @@
  * states. Everything the kernel may do to a read is handled here and nowhere else: less than asked
  * for, an error that passes, an error that stays, an end of file inside the last page.
  */
-#include "iod/read.h"
+#include "iod/read/read.h"
 
 #include <errno.h>
 #include <time.h>
 
-#include "iod/reader.h"
+#include "iod/read/reader.h"
 #include "shared/attr.h"
 #include "shared/must.h"
 

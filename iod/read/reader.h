@@ -13,11 +13,11 @@
 
 #include <systemd/sd-event.h>
 
-#include "iod/backend.h"
-#include "iod/device.h"
-#include "iod/fault.h"
-#include "iod/queue.h"
-#include "iod/read.h"
+#include "iod/read/backend.h"
+#include "iod/read/device.h"
+#include "iod/read/fault.h"
+#include "iod/read/queue.h"
+#include "iod/read/read.h"
 
 enum { READER_PIECE = 64 << 20, READER_PIECE_MAX = 1 << 30 };
 
