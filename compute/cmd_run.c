@@ -45,7 +45,7 @@ struct run {
 	FILE *first_logits, *all_logits, *trace;
 	struct k3_report report;
 	struct k3_generation generation;
-	uint32_t n_layers;
+	uint32_t n_layers, n_positions;
 	bool has_no_report; /* --out cannot be written, which was said */
 	int daemon_exit;    /* of a private daemon that ended by itself */
 };
@@ -127,8 +127,9 @@ static int choose_layers(struct run *r, struct err *err)
 static int plan_memory(struct run *r, struct err *err)
 {
 	const struct k3_options *o = r->o;
-	uint64_t positions = r->prompt.n + (o->gen > 0 ? o->gen - 1 : 0);
-	uint64_t rows = o->recompute ? positions : r->prompt.n;
+	uint64_t needed = r->prompt.n + (o->gen > 0 ? o->gen - 1 : 0);
+	uint64_t positions = needed > o->context ? needed : o->context;
+	uint64_t rows = o->recompute ? needed : r->prompt.n;
 	uint64_t most = o->prefill_rows ? o->prefill_rows : USUAL_ROWS;
 	struct k3_memplan_want want = {
 		.config = &r->config,
@@ -150,10 +151,10 @@ static int plan_memory(struct run *r, struct err *err)
 
 	if (positions > limit)
 		return err_set(err, ERR_USAGE,
-			       "%zu tokens of prompt and %" PRIu64 " to generate are more than the "
-			       "%" PRIu64 " positions of this model",
-			       r->prompt.n, o->gen, limit);
-	want.n_positions = (uint32_t)positions;
+			       "%zu tokens of prompt and %" PRIu64 " to generate, or --context %" PRIu64
+			       ", are more than the %" PRIu64 " positions of this model",
+			       r->prompt.n, o->gen, o->context, limit);
+	want.n_positions = r->n_positions = (uint32_t)positions;
 	e = k3_memplan_make(&want, &r->plan, err);
 	if (e == 0 || err->code == ERR_BUDGET)
 		k3_memplan_print(&r->plan, stderr);
@@ -221,12 +222,10 @@ static int make_engine(struct run *r, struct err *err)
 					       .kernels = &r->kernels,
 					       .n_layers = r->n_layers,
 					       .max_rows = r->plan.n_rows,
-					       .max_positions = (uint32_t)r->prompt.n };
+					       .max_positions = r->n_positions };
 	int isa = o->isa ? kern_isa_parse(o->isa) : KERN_ISA_N_;
 	int e;
 
-	if (o->gen > 0)
-		settings.max_positions += (uint32_t)o->gen - 1;
 	e = kern_table_init(&r->kernels, (enum kern_isa)isa, err);
 	if (e == 0)
 		e = k3_team_new(&r->team, (unsigned)o->threads, err);
@@ -235,7 +234,9 @@ static int make_engine(struct run *r, struct err *err)
 	r->report.kernels = &r->kernels;
 	settings.team = r->team;
 	e = k3_engine_new(&r->engine, &settings, err);
-	return e < 0 ? e : k3_sequence_new(&r->sequence, r->engine, err);
+	if (e == 0)
+		e = k3_sequence_new(&r->sequence, r->engine, err);
+	return e == 0 && o->context > 0 ? k3_sequence_take(r->sequence, err) : e;
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */

@@ -50,6 +50,8 @@ void k3_engine_freep(struct k3_engine **e);
 int k3_sequence_new(struct k3_sequence **ret, const struct k3_engine *e, struct err *err);
 struct k3_sequence *k3_sequence_free(struct k3_sequence *s);
 void k3_sequence_freep(struct k3_sequence **s);
+/* Make the memory of max_positions resident now, rather than as the positions come. */
+int k3_sequence_take(struct k3_sequence *s, struct err *err);
 /* Back to the empty sequence (for --recompute). */
 void k3_sequence_reset(struct k3_sequence *s);
 uint32_t k3_sequence_position(const struct k3_sequence *s); /* tokens taken so far */

@@ -6,6 +6,7 @@
 
 #include "compute/layers.h"
 #include "shared/attr.h"
+#include "shared/must.h"
 
 /* The latents start at this many positions and double. */
 enum { FIRST_CAPACITY = 256 };
@@ -107,6 +108,28 @@ struct k3_sequence *k3_sequence_free(struct k3_sequence *s)
 void k3_sequence_freep(struct k3_sequence **s)
 {
 	*s = k3_sequence_free(*s);
+}
+
+int k3_sequence_take(struct k3_sequence *s, struct err *err)
+{
+	const struct config *c = s->config;
+	int r = k3_sequence_reserve(s, s->max_positions, err);
+
+	if (r < 0)
+		return r;
+	must(s->position == 0); /* nothing to lose */
+	if (s->memory)
+		memset(s->memory, 0, s->memory_size);
+	for (uint32_t l = 0; l < s->n_layers; l++) {
+		struct k3_layer_state *layer = &s->layers[l];
+		size_t n = layer->capacity * sizeof(float);
+
+		if (!c->is_mla[l])
+			continue;
+		memset(layer->latents, 0, n * c->kv_lora_rank);
+		memset(layer->ropes, 0, n * c->qk_rope_dim);
+	}
+	return 0;
 }
 
 void k3_sequence_reset(struct k3_sequence *s)
