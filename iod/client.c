@@ -10,6 +10,7 @@
 
 #include "iod/daemon.h"
 #include "iod/dispatch.h"
+#include "iod/journal.h"
 #include "shared/fd.h"
 #include "shared/log.h"
 #include "shared/must.h"
@@ -116,6 +117,20 @@ void iod_client_free(struct iod_client *c)
 	free(c);
 }
 
+/* Whom the kernel knows at the other end, and whether they may. */
+static void admit_peer(struct iod_client *c)
+{
+	struct iod_peer peer = { .uid = (uid_t)-1, .gid = (gid_t)-1 };
+	int fd = proto_conn_fd(c->conn);
+	struct err err = { 0 };
+
+	(void)iod_access_peer(fd, &peer);
+	c->pid = (uint32_t)peer.pid;
+	c->uid = peer.uid;
+	if (iod_access_check(&c->daemon->access, fd, &peer, &err) < 0)
+		iod_client_drop(c, &err);
+}
+
 int iod_client_new(struct iod_daemon *d, int fd)
 {
 	struct iod_client *c = calloc(1, sizeof(*c));
@@ -145,6 +160,7 @@ int iod_client_new(struct iod_daemon *d, int fd)
 	list_push_tail(&d->clients, &c->link);
 	d->n_clients++;
 	d->metrics.clients_total++;
+	admit_peer(c);
 	return 0;
 }
 
@@ -193,17 +209,17 @@ void iod_client_send(struct iod_client *c, const struct proto_message *m)
 		end_on_send(c, r);
 }
 
-static void make_error(struct proto_message *m, const struct err *err, uint32_t flags)
+void iod_client_make_error(struct proto_message *ret, const struct err *err, uint32_t flags)
 {
 	size_t size = strnlen(err->text, sizeof(err->text));
 
-	*m = (struct proto_message){ .type = PROTO_ERROR };
-	m->body.error.code = err->code;
-	m->body.error.class = err_class(err->code);
-	m->body.error.flags = flags;
-	m->body.error.size = (uint32_t)size;
-	m->tail = (const uint8_t *)err->text;
-	m->tail_size = size;
+	*ret = (struct proto_message){ .type = PROTO_ERROR };
+	ret->body.error.code = err->code;
+	ret->body.error.class = err_class(err->code);
+	ret->body.error.flags = flags;
+	ret->body.error.size = (uint32_t)size;
+	ret->tail = (const uint8_t *)err->text;
+	ret->tail_size = size;
 }
 
 void iod_client_send_error(struct iod_client *c, const struct err *err, enum proto_type request,
@@ -211,7 +227,7 @@ void iod_client_send_error(struct iod_client *c, const struct err *err, enum pro
 {
 	struct proto_message m;
 
-	make_error(&m, err, 0);
+	iod_client_make_error(&m, err, 0);
 	m.body.error.request = request;
 	m.body.error.a = a;
 	m.body.error.b = b;
@@ -237,8 +253,9 @@ void iod_client_drop(struct iod_client *c, const struct err *err)
 	c->daemon->n_clients--;
 	if (err) {
 		(void)snprintf(c->why, sizeof(c->why), "%.399s", err->text);
+		c->why_code = err->code;
 		c->daemon->metrics.clients_dropped++;
-		make_error(&m, err, WIRE_ERROR_CLOSING);
+		iod_client_make_error(&m, err, WIRE_ERROR_CLOSING);
 		if (c->n_out == 0)
 			(void)proto_conn_send(c->conn, &m, false);
 	}
@@ -263,6 +280,19 @@ static void drain(struct iod_client *c)
 	}
 }
 
+/* Refused, or dropped for what it did. */
+static void tell_end(const struct iod_client *c)
+{
+	bool is_refused = c->why_code == ERR_ACCESS || c->why_code == ERR_BUSY;
+
+	if (iod_daemon_may_complain(c->daemon))
+		iod_event_log(LOG_LEVEL_WARNING,
+			      is_refused ? IOD_EVENT_CLIENT_REFUSED : IOD_EVENT_CLIENT_DROPPED, c,
+			      "client %u (%s, pid %u, user %u) %s: %s", c->number,
+			      c->name[0] ? c->name : "no HELLO", c->pid, c->uid,
+			      is_refused ? "refused" : "dropped", c->why);
+}
+
 void iod_client_reap(struct iod_daemon *d)
 {
 	struct list *at, *next;
@@ -276,8 +306,7 @@ void iod_client_reap(struct iod_daemon *d)
 		iod_experts_end(c);
 		iod_rows_end(c);
 		if (c->why[0] != '\0')
-			iod_daemon_complain(d, "client %u (%s, pid %u) dropped: %s", c->number,
-					    c->name[0] ? c->name : "no HELLO", c->pid, c->why);
+			tell_end(c);
 		else
 			log_debug("client %u (%s, pid %u) has gone", c->number, c->name, c->pid);
 		drain(c);

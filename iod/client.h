@@ -30,7 +30,8 @@ struct iod_client {
 	struct iod_daemon *daemon; /* borrowed: its owner */
 	enum iod_client_state state;
 	uint32_t number;
-	uint32_t pid; /* as it says, for logs only */
+	uint32_t pid; /* for logs only: the kernel's, or its own word from another namespace */
+	uint32_t uid;
 	char name[32];
 	struct proto_conn *conn;
 	sd_event_source *source;
@@ -42,6 +43,7 @@ struct iod_client {
 	struct iod_row_requests rows;
 	bool has_no_place; /* sweep.c: no room for its next tile in this pump */
 	char why[400];     /* DEAD: the reason; "" = it went by itself */
+	enum err_code why_code;
 };
 
 /* Take a connected socket (owned from here, also on failure). */
@@ -53,6 +55,8 @@ void iod_client_free(struct iod_client *c);
 void iod_client_send(struct iod_client *c, const struct proto_message *m);
 void iod_client_send_error(struct iod_client *c, const struct err *err, enum proto_type request,
 			   uint32_t a, uint32_t b);
+/* ERROR as a message; its tail points into err. flags: enum wire_error_flag. */
+void iod_client_make_error(struct proto_message *ret, const struct err *err, uint32_t flags);
 /* So much is queued that what can wait should. */
 bool iod_client_is_full(const struct iod_client *c);
 

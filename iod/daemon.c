@@ -10,6 +10,7 @@
 
 #include "iod/budget.h"
 #include "iod/client.h"
+#include "iod/journal.h"
 #include "iod/notify.h"
 #include "iod/start.h"
 #include "iod/sweep.h"
@@ -62,7 +63,9 @@ static void on_tile_changed(void *data, struct iod_tile *tile)
 	iod_sweep_tile_changed(d, tile);
 	if (tile->error < 0 && d->phase == IOD_PHASE_SERVE) {
 		iod_trunk_describe_failure(d->trunk, tile, &err);
-		iod_daemon_complain(d, "%s", err.text);
+		if (iod_daemon_may_complain(d))
+			iod_event_log(LOG_LEVEL_WARNING, IOD_EVENT_READ_FAILED, NULL, "%s",
+				      err.text);
 	}
 	iod_daemon_wake(d);
 }
@@ -87,7 +90,8 @@ static int on_stop(sd_event_source *source, const struct signalfd_siginfo *si, v
 	struct iod_daemon *d = data;
 
 	(void)source;
-	log_info("stopping on %s with %u clients", strsignal((int)si->ssi_signo), d->n_clients);
+	iod_event_log(LOG_LEVEL_INFO, IOD_EVENT_STOPPING, NULL, "stopping on %s with %u clients",
+		      strsignal((int)si->ssi_signo), d->n_clients);
 	iod_notify_stopping("stopping");
 	return sd_event_exit(d->event, 0);
 }
@@ -101,11 +105,9 @@ static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *si,
 	return 0;
 }
 
-void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...)
+bool iod_daemon_may_complain(struct iod_daemon *d)
 {
 	uint64_t now = 0;
-	char text[1600];
-	va_list ap;
 
 	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
 	if (now - d->complain_usec >= 1000000) {
@@ -117,8 +119,18 @@ void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...)
 	if (d->n_complaints++ >= COMPLAINTS_A_SECOND) {
 		d->n_unprinted++;
 		d->metrics.log_lines_dropped++;
-		return;
+		return false;
 	}
+	return true;
+}
+
+void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...)
+{
+	char text[1600];
+	va_list ap;
+
+	if (!iod_daemon_may_complain(d))
+		return;
 	va_start(ap, fmt);
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
@@ -226,6 +238,36 @@ static int make_reader(struct iod_daemon *d, struct err *err)
 			      &settings, err);
 }
 
+static int set_up(struct iod_daemon *d, struct err *err)
+{
+	int r = make_loop(d);
+
+	if (r < 0)
+		return err_set(err, ERR_UNSUPPORTED, "setting up the event loop: %s", strerror(-r));
+	/* the socket first: a second daemon must fail before it takes memory */
+	r = open_listener(d, err);
+	if (r == 0)
+		r = iod_access_init(&d->access, &d->options->allow_group, err);
+	if (r == 0)
+		r = open_model(d, err);
+	if (r == 0)
+		r = make_memory(d, err);
+	if (r == 0)
+		r = make_reader(d, err);
+	if (r < 0)
+		return r;
+	r = iod_trunk_start(d->trunk, d->slab, d->reader, &d->metrics, on_tile_changed, d);
+	if (r == 0)
+		r = iod_experts_new(&d->experts, d, iod_policy_find(d->options->policy));
+	if (r == 0)
+		r = iod_rows_new(&d->rows, d);
+	if (r == 0)
+		r = iod_start_begin(d);
+	if (r < 0)
+		return err_set(err, ERR_NO_MEMORY, "setting up the daemon: %s", strerror(-r));
+	return 0;
+}
+
 int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, struct err *err)
 {
 	CLEANUP(iod_daemon_freep) struct iod_daemon *d = calloc(1, sizeof(*d));
@@ -237,31 +279,11 @@ int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, s
 	list_init(&d->clients);
 	iod_listener_init(&d->listener);
 	iod_handout_init(&d->handout);
-	r = make_loop(d);
-	if (r < 0)
-		return err_set(err, ERR_UNSUPPORTED, "setting up the event loop: %s", strerror(-r));
-	/* the socket first: a second daemon must fail before it takes memory */
-	r = open_listener(d, err);
-	if (r < 0)
+	r = set_up(d, err);
+	if (r < 0) {
+		iod_listener_turn_away(&d->listener, err);
 		return r;
-	r = open_model(d, err);
-	if (r < 0)
-		return r;
-	r = make_memory(d, err);
-	if (r < 0)
-		return r;
-	r = make_reader(d, err);
-	if (r < 0)
-		return r;
-	r = iod_trunk_start(d->trunk, d->slab, d->reader, &d->metrics, on_tile_changed, d);
-	if (r == 0)
-		r = iod_experts_new(&d->experts, d, iod_policy_find(options->policy));
-	if (r == 0)
-		r = iod_rows_new(&d->rows, d);
-	if (r == 0)
-		r = iod_start_begin(d);
-	if (r < 0)
-		return err_set(err, ERR_NO_MEMORY, "setting up the daemon: %s", strerror(-r));
+	}
 	*ret = TAKE(d);
 	return 0;
 }

@@ -8,6 +8,7 @@
 
 #include <systemd/sd-event.h>
 
+#include "iod/access.h"
 #include "iod/experts.h"
 #include "iod/handout.h"
 #include "iod/listener.h"
@@ -30,6 +31,7 @@ enum iod_phase {
 struct iod_daemon {
 	const struct iod_options *options; /* borrowed */
 	sd_event *event;
+	struct iod_access access;
 	struct iod_listener listener;
 	struct source *source;
 	struct slab_plan plan;
@@ -63,5 +65,7 @@ int iod_daemon_run(struct iod_daemon *d);
 
 /* Something changed: the pump runs in this turn or the next. */
 void iod_daemon_wake(struct iod_daemon *d);
-/* A warning, at most a few a second. */
+/* A warning, at most a few a second. The second form is for those that say more than a line: may
+ * one be printed now? */
 void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...) PRINTF_LIKE(2, 3);
+bool iod_daemon_may_complain(struct iod_daemon *d);

@@ -48,7 +48,8 @@ static int on_hello(struct iod_client *c, const struct wire_hello *hello, struct
 	if (c->state != IOD_CLIENT_NEW)
 		return err_set(err, ERR_PROTOCOL, "HELLO came twice");
 	memcpy(c->name, hello->name, sizeof(c->name));
-	c->pid = hello->pid;
+	if (c->pid == 0)
+		c->pid = hello->pid;
 	r = proto_hello_agree(hello, &version, err);
 	if (r < 0)
 		return r;

@@ -8,6 +8,7 @@
 #include "iod/client.h"
 #include "iod/daemon.h"
 #include "iod/expert_check.h"
+#include "iod/journal.h"
 #include "iod/needs.h"
 #include "shared/attr.h"
 #include "shared/must.h"
@@ -266,7 +267,8 @@ static void fail(struct iod_slot *slot, const struct err *err)
 	uint32_t layer = slot->layer, expert = slot->expert;
 
 	atomic_store_explicit(&entry_of(slot)->state, SLAB_EMPTY, memory_order_release);
-	iod_daemon_complain(slot->experts->daemon, "%s", err->text);
+	if (iod_daemon_may_complain(slot->experts->daemon))
+		iod_event_log(LOG_LEVEL_WARNING, IOD_EVENT_READ_FAILED, NULL, "%s", err->text);
 	list_foreach_safe (at, next, &slot->refs) {
 		struct iod_expert_ref *ref = list_entry(at, struct iod_expert_ref, link);
 		struct iod_client *c = ref->client;

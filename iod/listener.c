@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 
 #include <systemd/sd-daemon.h>
 
+#include "iod/client.h"
+#include "proto/conn.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
 
@@ -157,4 +160,22 @@ int iod_listener_inherit(struct iod_listener *l, struct err *err)
 	(void)fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
 	(void)snprintf(l->where, sizeof(l->where), "a socket of the service manager");
 	return 1;
+}
+
+void iod_listener_turn_away(const struct iod_listener *l, const struct err *err)
+{
+	bool is_final = l->lock_fd >= 0 || err_exit_code(err->code) == 2;
+	int fd;
+
+	if (l->fd < 0 || !is_final)
+		return;
+	while ((fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+		CLEANUP(proto_conn_freep) struct proto_conn *conn = NULL;
+		struct proto_message m;
+
+		if (proto_conn_new(&conn, fd, PROTO_D2C) < 0)
+			return;
+		iod_client_make_error(&m, err, WIRE_ERROR_CLOSING);
+		(void)proto_conn_send(conn, &m, false);
+	}
 }

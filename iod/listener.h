@@ -20,4 +20,7 @@ int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
 /* Take the socket that the service manager passes: > 0 taken, 0 it passes none. ERR_SOCKET when
  * what it passes is not one listening SOCK_SEQPACKET Unix socket. */
 int iod_listener_inherit(struct iod_listener *l, struct err *err);
+/* The daemon does not come up: tell those that wait to be let in why, except where the manager will
+ * start another one for them. */
+void iod_listener_turn_away(const struct iod_listener *l, const struct err *err);
 void iod_listener_deinit(struct iod_listener *l);

@@ -6,13 +6,28 @@
 #include <string.h>
 
 #include "iod/daemon.h"
+#include "iod/journal.h"
 #include "shared/log.h"
 #include "shared/standard.h"
 
 static int report(const struct err *err)
 {
-	log_error("%s", err->text[0] ? err->text : err_sentence(err->code));
+	iod_event_log(LOG_LEVEL_ERROR, IOD_EVENT_NOT_STARTED, NULL, "%s",
+		      err->text[0] ? err->text : err_sentence(err->code));
 	return err_exit_code(err->code);
+}
+
+/* Before there is a daemon: also those hear it whose connection has started this program. */
+static int refuse(const struct err *err)
+{
+	struct iod_listener listener;
+	struct err ignored = { 0 };
+
+	iod_listener_init(&listener);
+	if (iod_listener_inherit(&listener, &ignored) > 0)
+		iod_listener_turn_away(&listener, err);
+	iod_listener_deinit(&listener);
+	return report(err);
 }
 
 static int run(int argc, char **argv)
@@ -23,7 +38,7 @@ static int run(int argc, char **argv)
 	int r;
 
 	if (iod_options_parse(&options, argc, argv, &err) < 0)
-		return report(&err);
+		return refuse(&err);
 	if (options.help)
 		return option_print_help(&iod_option_program, NULL, stdout), 0;
 	if (options.man)
@@ -48,6 +63,7 @@ int main(int argc, char **argv)
 
 	standard_open();
 	log_init("k3-iod", LOG_LEVEL_INFO);
+	iod_journal_open();
 	/* a closed log, or a limit on the size of files that the slab exceeds, is an error */
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)signal(SIGXFSZ, SIG_IGN);

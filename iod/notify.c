@@ -6,42 +6,37 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <time.h>
 
 #include <systemd/sd-daemon.h>
 
-#include "shared/attr.h"
-#include "shared/fd.h"
+#include "iod/datagram.h"
 
 /* As sd_notify, but never waits. */
 static void send_if_room(const char *text)
 {
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
 	const char *path = getenv("NOTIFY_SOCKET");
-	size_t len = path ? strlen(path) : 0;
-	CLEANUP(fd_closep) int fd = -1;
 
-	if ((len < 2 || len >= sizeof(addr.sun_path)) || (path[0] != '/' && path[0] != '@'))
-		return;
-	memcpy(addr.sun_path, path, len);
-	if (path[0] == '@') /* an abstract name */
-		addr.sun_path[0] = '\0';
-	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return;
-	(void)sendto(fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL,
-		     (const struct sockaddr *)&addr,
-		     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len));
+	if (path)
+		(void)iod_datagram_send(path, text, strlen(text));
 }
 
 void iod_notify_ready(const char *status)
 {
 	(void)sd_notifyf(0, "READY=1\nSTATUS=%s", status);
+}
+
+void iod_notify_reloading(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	/* the time is for managers that ask for a reload by a signal (Type=notify-reload) */
+	(void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64,
+			 (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000);
 }
 
 void iod_notify_status(const char *fmt, ...)

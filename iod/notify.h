@@ -6,6 +6,8 @@
 
 /* Up: with a status line. */
 void iod_notify_ready(const char *status);
+/* A reload begins; iod_notify_ready ends it. */
+void iod_notify_reloading(void);
 /* One line, shown by systemctl status. */
 void iod_notify_status(const char *fmt, ...) PRINTF_LIKE(1, 2);
 /* Still starting (or stopping): give us usec more, counted from now. */

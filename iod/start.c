@@ -9,6 +9,7 @@
 
 #include "iod/client.h"
 #include "iod/daemon.h"
+#include "iod/journal.h"
 #include "iod/notify.h"
 #include "shared/err.h"
 #include "shared/fd.h"
@@ -21,7 +22,8 @@ enum { STATUS_USEC = 1000000 };
 
 static void quit(struct iod_daemon *d, const struct err *err)
 {
-	log_error("%s", err->text);
+	iod_event_log(LOG_LEVEL_ERROR, IOD_EVENT_NOT_STARTED, NULL, "%s", err->text);
+	iod_listener_turn_away(&d->listener, err);
 	(void)sd_event_exit(d->event, err_exit_code(err->code));
 }
 
@@ -127,17 +129,18 @@ static void log_start(const struct iod_daemon *d)
 
 	for (int i = 0; i < 16; i++)
 		(void)snprintf(digest + 2 * i, 3, "%02x", d->source->model_digest[i]);
-	log_info("%s: model %s, %" PRIu64
-		 " tensors, %u tiles from %s; %s; slab %.3f MB (pinned: %u "
-		 "tiles, %.3f MB; ring %.3f MB; %u expert slots, %.3f MB), %s, %s; beside it about "
-		 "%.1f MB; serving %s",
-		 K3_VERSION, digest, d->source->n_tensors, p->n_tiles,
-		 d->source->from_trunk_file ? "the trunk file" : "the shards",
-		 iod_reader_describe(d->reader), megabytes(p->total_size), d->trunk->n_pinned,
-		 megabytes(p->pinned_size), megabytes(p->ring_size), p->n_slots,
-		 megabytes(p->slots_size), d->slab->huge_note, d->slab->mlock_note,
-		 megabytes(p->daemon_private_size),
-		 d->listener.fd >= 0 ? d->listener.where : "one client over its socket pair");
+	iod_event_log(
+		LOG_LEVEL_INFO, IOD_EVENT_SERVING, NULL,
+		"%s: model %s, %" PRIu64 " tensors, %u tiles from %s; %s; slab %.3f MB (pinned: %u "
+		"tiles, %.3f MB; ring %.3f MB; %u expert slots, %.3f MB), %s, %s; beside it about "
+		"%.1f MB; serving %s",
+		K3_VERSION, digest, d->source->n_tensors, p->n_tiles,
+		d->source->from_trunk_file ? "the trunk file" : "the shards",
+		iod_reader_describe(d->reader), megabytes(p->total_size), d->trunk->n_pinned,
+		megabytes(p->pinned_size), megabytes(p->ring_size), p->n_slots,
+		megabytes(p->slots_size), d->slab->huge_note, d->slab->mlock_note,
+		megabytes(p->daemon_private_size),
+		d->listener.fd >= 0 ? d->listener.where : "one client over its socket pair");
 }
 
 static int on_turn(sd_event_source *source, void *data)

@@ -8,6 +8,7 @@
 static const char *log_program = "k3";
 static enum log_level log_max = LOG_LEVEL_INFO;
 static bool log_journal;
+static log_sink_fn log_sink;
 
 void log_init(const char *program, enum log_level max)
 {
@@ -24,20 +25,42 @@ static void replace_controls(char *text)
 			*text = '?';
 }
 
-void log_line(enum log_level level, const char *fmt, ...)
+static void write_line(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
 {
 	char text[2400];
-	va_list ap;
 
 	if (level > log_max)
 		return;
-	va_start(ap, fmt);
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
 	replace_controls(text);
+	if (log_sink && log_sink(level, text, fields) == 0)
+		return;
 	/* one write a line, so that two processes on one terminal do not mix */
 	if (log_journal)
 		(void)fprintf(stderr, "<%d>%s\n", (int)level, text);
 	else
 		(void)fprintf(stderr, "%s: %s\n", log_program, text);
+}
+
+void log_line(enum log_level level, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	write_line(level, NULL, fmt, ap);
+	va_end(ap);
+}
+
+void log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	write_line(level, fields, fmt, ap);
+	va_end(ap);
+}
+
+void log_set_sink(log_sink_fn sink)
+{
+	log_sink = sink;
 }

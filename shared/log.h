@@ -18,6 +18,14 @@ enum log_level {
 /* Once in main(): the program's name and the highest level that is printed. */
 void log_init(const char *program, enum log_level max);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* A line with fields for machines beside it: "NAME=value" each, NULL behind the last. Only a sink
+ * takes them. */
+void log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
+	PRINTF_LIKE(3, 4);
+
+/* Lines go to sink instead of standard error, as long as it returns 0. fields: NULL = none. */
+typedef int (*log_sink_fn)(enum log_level level, const char *text, const char *const *fields);
+void log_set_sink(log_sink_fn sink);
 
 #define log_error(...)   log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warning(...) log_line(LOG_LEVEL_WARNING, __VA_ARGS__)

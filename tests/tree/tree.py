@@ -339,6 +339,14 @@ def protocol_page(case):
     fail_on(bad)
 
 
+def events_page(case):
+    """docs/deployment.md has a row for every event with its id, and no other."""
+    events = {(r[0], r[1].strip('"')) for r in k3test.table("iod/events.def", "EVENT")}
+    rows = {(r[0], r[1]) for r in rows_of("docs/deployment.md") if len(r) == 3 and re.fullmatch("[0-9a-f]{32}", r[1])}
+    check(len(events) > 3, "iod/events.def: hardly an event found")
+    fail_on([f"docs/deployment.md: {n} {i}" for n, i in sorted(events ^ rows)])
+
+
 def tour(case):
     """docs/tour.md reads the system in at most 1,500 lines of code."""
     need("docs/tour.md")
@@ -382,4 +390,4 @@ def def_tables(case):
 
 if __name__ == "__main__":
     k3test.main([include_direction, own_header_first, file_names, lengths, forbidden_calls, symbol_prefixes, library_calls,
-                 headers_alone, formatting, protocol_page, tour, links, def_tables])
+                 headers_alone, formatting, protocol_page, events_page, tour, links, def_tables])
