@@ -152,6 +152,9 @@ struct source_want {
  * it), ERR_IO. Nothing is read but headers and config.json. Caller frees with source_free.
  */
 int source_open(const struct source_want *want, struct source **ret, struct err *err);
+/* The named config.json (NULL: that of the first directory that has one), parsed. ERR_CONFIG. */
+int source_read_config(const char *config_path, const char *const *model_dirs,
+		       uint32_t n_model_dirs, struct config *ret, struct err *err);
 struct source *source_free(struct source *s);
 void source_freep(struct source **s);
 /* NULL when the layer has no routed experts or the numbers are out of range. */

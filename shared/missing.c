@@ -28,6 +28,15 @@ void missing_add_expert(struct missing *m, uint32_t layer, uint32_t expert, enum
 	add(m, ROLE_N_ + (unsigned)part, layer, expert);
 }
 
+bool missing_has_global(const struct missing *m)
+{
+	for (unsigned i = 0; i < ROLE_N_; i++)
+		if (m->count[i] > 0 && (role_layer_kind((enum role)i) == LAYER_HEAD ||
+					role_layer_kind((enum role)i) == LAYER_EMBED))
+			return true;
+	return false;
+}
+
 /* ", in layers 2, 5 to 7" */
 static void append_layers(const struct missing *m, struct err *err)
 {

@@ -4,6 +4,7 @@
  * first tensor and how many more of it are missing. Used when shards are bound (source.c) and when
  * a catalog is checked against a config (catalog.c).
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shared/err.h"
@@ -21,6 +22,7 @@ struct missing {
 
 /* One missing tensor; layers and experts are given in ascending order. */
 void missing_add(struct missing *m, enum role role, uint32_t layer);
+bool missing_has_global(const struct missing *m); /* one that belongs to no layer */
 void missing_add_expert(struct missing *m, uint32_t layer, uint32_t expert, enum expert_part part);
 
 /*

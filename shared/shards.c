@@ -55,14 +55,6 @@ static int set_add(struct name_set *s, const char *name, size_t len, struct err 
 	return 0;
 }
 
-static bool set_has(const struct name_set *s, const char *name, size_t len)
-{
-	for (uint32_t i = s->n; i-- > 0;)
-		if (strlen(s->items[i]) == len && memcmp(s->items[i], name, len) == 0)
-			return true;
-	return false;
-}
-
 /* By the last part of the path, then by the whole of it. */
 static int compare_paths(const void *a, const void *b)
 {
@@ -75,10 +67,68 @@ static int compare_paths(const void *a, const void *b)
 
 /* ---- the index --------------------------------------------------------------------------- */
 
+/* Shards by name, and what is in each. */
+struct named {
+	struct name_set names;
+	struct shards_content *content; /* [names.n_allocated] */
+};
+
+static void named_deinit(struct named *n)
+{
+	set_deinit(&n->names);
+	free(n->content);
+}
+
+bool shards_content_has(const struct shards_content *c, uint32_t layer)
+{
+	return layer < CONFIG_LAYERS_MAX && (c->layers[layer / 8] >> layer % 8 & 1) != 0;
+}
+
+/* The shard's content; NULL without memory. */
+static struct shards_content *find_content(struct named *n, const char *name, struct err *err)
+{
+	uint32_t before = n->names.n_allocated, i = n->names.n;
+
+	while (i-- > 0)
+		if (strcmp(n->names.items[i], name) == 0)
+			return &n->content[i];
+	if (set_add(&n->names, name, strlen(name), err) < 0)
+		return NULL;
+	if (n->names.n_allocated != before) {
+		void *grown = reallocarray(n->content, n->names.n_allocated, sizeof(*n->content));
+
+		if (!grown) {
+			(void)err_set(err, ERR_NO_MEMORY, "out of memory");
+			return NULL;
+		}
+		n->content = grown;
+	}
+	n->content[n->names.n - 1] = (struct shards_content){ .is_known = true };
+	return &n->content[n->names.n - 1];
+}
+
+/* Of the tensor's name only the layer matters: it is told from the name's beginning. */
+static void note_tensor(struct shards_content *content, const char *name, size_t len)
+{
+	static const char prefix[] = "language_model.model.layers.";
+	uint32_t layer = 0;
+	size_t at = sizeof(prefix) - 1;
+
+	if (len <= at || memcmp(name, prefix, at) != 0 || name[at] < '0' || name[at] > '9') {
+		content->has_others = true;
+		return;
+	}
+	for (; at < len && name[at] >= '0' && name[at] <= '9' && layer < CONFIG_LAYERS_MAX; at++)
+		layer = layer * 10 + (uint32_t)(name[at] - '0');
+	if (layer < CONFIG_LAYERS_MAX)
+		content->layers[layer / 8] |= (uint8_t)(1u << layer % 8);
+}
+
 /* The object weight_map: a shard's name for each tensor; neighbours mostly have the same one. */
-static int read_weight_map(struct jscan *j, struct name_set *names)
+static int read_weight_map(struct jscan *j, struct named *named)
 {
 	char name[256], last[256] = "/"; /* no name has a slash */
+	struct shards_content *content = NULL;
 	int c = jscan_next_token(j), r;
 
 	if (c != '{')
@@ -88,9 +138,11 @@ static int read_weight_map(struct jscan *j, struct name_set *names)
 			c = jscan_next_token(j);
 		if (c != '"')
 			return jscan_fail_byte(j, "a tensor's name", c);
-		r = jscan_read_string(j, NULL, 0);
-		if (r >= 0)
-			r = jscan_expect(j, ':');
+		r = jscan_read_string(j, j->subject, sizeof(j->subject));
+		if (r < 0)
+			return r;
+		j->subject_len = (size_t)r;
+		r = jscan_expect(j, ':');
 		if (r >= 0)
 			r = jscan_expect(j, '"');
 		if (r >= 0)
@@ -98,18 +150,19 @@ static int read_weight_map(struct jscan *j, struct name_set *names)
 		if (r < 0)
 			return r;
 		name[r] = '\0';
-		if (strcmp(name, last) == 0)
-			continue;
-		memcpy(last, name, sizeof(last));
-		if (r == 0 || name[0] == '.' || strchr(name, '/'))
-			return jscan_fail(j, "weight_map names \"%s\", which is not a file name",
-					  name);
-		if (!set_has(names, name, (size_t)r)) {
-			r = set_add(names, name, (size_t)r, j->err);
-			if (r < 0)
-				return r;
+		if (strcmp(name, last) != 0) {
+			memcpy(last, name, sizeof(last));
+			if (r == 0 || name[0] == '.' || strchr(name, '/'))
+				return jscan_fail(
+					j, "weight_map names \"%s\", which is not a file name",
+					name);
+			content = find_content(named, name, j->err);
+			if (!content)
+				return -ENOMEM;
 		}
+		note_tensor(content, j->subject, j->subject_len);
 	}
+	j->subject_len = 0;
 	return 0;
 }
 
@@ -131,7 +184,7 @@ static int skip_value(struct jscan *j, int c, int *ret_next)
 	return 0;
 }
 
-static int read_index(struct jscan *j, struct name_set *names)
+static int read_index(struct jscan *j, struct named *named)
 {
 	bool has_map = false;
 	char key[32];
@@ -154,7 +207,7 @@ static int read_index(struct jscan *j, struct name_set *names)
 			return r;
 		if (strcmp(key, "weight_map") == 0) {
 			has_map = true;
-			r = read_weight_map(j, names);
+			r = read_weight_map(j, named);
 			c = r < 0 ? r : jscan_next_token(j);
 		} else {
 			r = skip_value(j, jscan_next_token(j), &c);
@@ -166,7 +219,7 @@ static int read_index(struct jscan *j, struct name_set *names)
 }
 
 /* Add the shard names of one index file; path is that of the file. */
-static int scan_index(int fd, const char *path, struct name_set *names, struct err *err)
+static int scan_index(int fd, const char *path, struct named *named, struct err *err)
 {
 	CLEANUP(freep) struct jscan *j = malloc(sizeof(*j));
 	struct stat st;
@@ -176,11 +229,11 @@ static int scan_index(int fd, const char *path, struct name_set *names, struct e
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
 		return err_set(err, ERR_CHECKPOINT, "%s: not a regular file", path);
 	jscan_init(j, fd, path, 0, (uint64_t)st.st_size, err);
-	return read_index(j, names);
+	return read_index(j, named);
 }
 
 /* Collect from the index of every directory that has one; *ret_path is that of the first. */
-static int scan_indices(const char *const *dirs, uint32_t n_dirs, struct name_set *names,
+static int scan_indices(const char *const *dirs, uint32_t n_dirs, struct named *named,
 			char **ret_path, struct err *err)
 {
 	for (uint32_t i = 0; i < n_dirs; i++) {
@@ -195,7 +248,7 @@ static int scan_indices(const char *const *dirs, uint32_t n_dirs, struct name_se
 			continue;
 		if (fd < 0)
 			return err_set(err, ERR_CHECKPOINT, "%s: %s", path, strerror(errno));
-		r = scan_index(fd, path, names, err);
+		r = scan_index(fd, path, named, err);
 		if (r < 0)
 			return r;
 		if (!*ret_path)
@@ -285,16 +338,65 @@ static int drop_aliases(struct name_set *paths, struct err *err)
 	return 0;
 }
 
-static int find_all(const char *const *dirs, uint32_t n_dirs, struct name_set *paths,
-		    struct name_set *absent, char **ret_index, struct err *err)
+/* Without an index: the numbers that no file has, when all are called model-X-of-N. */
+static int find_gaps(const struct name_set *paths, struct name_set *absent, struct err *err)
 {
-	CLEANUP(set_deinit) struct name_set named = { 0 };
+	CLEANUP(freep) uint8_t *has = NULL;
+	unsigned total = 0;
+
+	for (uint32_t i = 0; i < paths->n; i++) {
+		const char *slash = strrchr(paths->items[i], '/');
+		unsigned number, of;
+		int len = 0;
+
+		if (!slash ||
+		    sscanf(slash, "/model-%5u-of-%6u.safetensors%n", &number, &of, &len) != 2 ||
+		    len == 0 || slash[len] || number == 0 || number > of || (total && of != total))
+			return 0;
+		total = of;
+		if (!has)
+			has = calloc((size_t)total + 1, 1);
+		if (!has)
+			return err_set(err, ERR_NO_MEMORY, "out of memory");
+		has[number] = 1;
+	}
+	for (unsigned i = 1; has && i <= total && total <= SHARDS_MAX; i++) {
+		char name[64];
+		int n = snprintf(name, sizeof(name), "model-%05u-of-%06u" SUFFIX, i, total);
+
+		if (!has[i] && set_add(absent, name, (size_t)n, err) < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+/* What the index says of the absent ones. */
+static int tell_content(struct named *named, const struct name_set *absent,
+			struct shards_content **ret, struct err *err)
+{
+	*ret = calloc(absent->n + 1, sizeof(**ret));
+	if (!*ret)
+		return err_set(err, ERR_NO_MEMORY, "out of memory");
+	for (uint32_t i = 0; i < absent->n; i++)
+		for (uint32_t k = 0; k < named->names.n; k++)
+			if (strcmp(named->names.items[k], absent->items[i]) == 0)
+				(*ret)[i] = named->content[k];
+	return 0;
+}
+
+static int find_all(const char *const *dirs, uint32_t n_dirs, struct name_set *paths,
+		    struct name_set *absent, struct shards_content **ret_content, char **ret_index,
+		    struct err *err)
+{
+	CLEANUP(named_deinit) struct named named = { 0 };
 	int r = scan_indices(dirs, n_dirs, &named, ret_index, err);
 
-	for (uint32_t i = 0; r == 0 && *ret_index && i < named.n; i++)
-		r = place_shard(dirs, n_dirs, named.items[i], paths, absent, err);
+	for (uint32_t i = 0; r == 0 && *ret_index && i < named.names.n; i++)
+		r = place_shard(dirs, n_dirs, named.names.items[i], paths, absent, err);
 	for (uint32_t i = 0; r == 0 && !*ret_index && i < n_dirs; i++)
 		r = list_dir(dirs[i], paths, err);
+	if (r == 0 && !*ret_index)
+		r = find_gaps(paths, absent, err);
 	if (r < 0)
 		return r;
 	if (paths->n == 0)
@@ -302,7 +404,8 @@ static int find_all(const char *const *dirs, uint32_t n_dirs, struct name_set *p
 	qsort(paths->items, paths->n, sizeof(*paths->items), compare_paths);
 	if (absent->n)
 		qsort(absent->items, absent->n, sizeof(*absent->items), compare_paths);
-	return drop_aliases(paths, err);
+	r = tell_content(&named, absent, ret_content, err);
+	return r < 0 ? r : drop_aliases(paths, err);
 }
 
 int shards_find(const char *const *dirs, uint32_t n_dirs, struct shards *ret, struct err *err)
@@ -310,7 +413,8 @@ int shards_find(const char *const *dirs, uint32_t n_dirs, struct shards *ret, st
 	CLEANUP(set_deinit) struct name_set paths = { 0 };
 	CLEANUP(set_deinit) struct name_set absent = { 0 };
 	CLEANUP(freep) char *index_path = NULL;
-	int r = find_all(dirs, n_dirs, &paths, &absent, &index_path, err);
+	CLEANUP(freep) struct shards_content *content = NULL;
+	int r = find_all(dirs, n_dirs, &paths, &absent, &content, &index_path, err);
 
 	if (r < 0)
 		return r;
@@ -318,6 +422,7 @@ int shards_find(const char *const *dirs, uint32_t n_dirs, struct shards *ret, st
 	ret->paths = TAKE(paths.items);
 	ret->n_absent = absent.n;
 	ret->absent = TAKE(absent.items);
+	ret->absent_content = TAKE(content);
 	ret->index_path = TAKE(index_path);
 	paths.n = absent.n = 0;
 	return 0;
@@ -330,6 +435,7 @@ void shards_deinit(struct shards *s)
 
 	set_deinit(&paths);
 	set_deinit(&absent);
+	free(s->absent_content);
 	free(s->index_path);
 	memset(s, 0, sizeof(*s));
 }

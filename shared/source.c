@@ -88,6 +88,20 @@ static int read_config(const struct source_want *want, char **ret_path, char **r
 	return err_set(err, ERR_CONFIG, "%s: there is no config.json", want->model_dirs[0]);
 }
 
+int source_read_config(const char *config_path, const char *const *model_dirs,
+		       uint32_t n_model_dirs, struct config *ret, struct err *err)
+{
+	struct source_want want = { .model_dirs = model_dirs,
+				    .n_model_dirs = n_model_dirs,
+				    .config_path = config_path };
+	CLEANUP(freep) char *path = NULL;
+	CLEANUP(freep) char *text = NULL;
+	size_t size = 0;
+	int r = read_config(&want, &path, &text, &size, err);
+
+	return r < 0 ? r : config_parse(text, size, path, ret, err);
+}
+
 static int open_files(struct source_build *b)
 {
 	struct source *s = b->s;

@@ -174,18 +174,77 @@ static int bind_entry(void *data, const struct st_entry *e, struct err *err)
 	return id.kind == NAMES_TRUNK ? bind_trunk(k, e, &id) : bind_expert(k, e, &id);
 }
 
-/* "; 2 shards that the index names are not there (A, B)" */
-static void note_absent(const struct shards *s, char *note, size_t size)
+/* Does an absent shard hold anything that is wanted? One that no index speaks of may. */
+static bool costs_something(const struct source_build *b, const struct shards_content *c)
 {
-	bool is_one = s->n_absent == 1;
+	for (uint32_t layer = 0; layer < b->n_layers; layer++)
+		if (shards_content_has(c, layer))
+			return true;
+	return !c->is_known || c->has_others;
+}
+
+/* " (layers 2, 5 to 7 and the embedding, head or vision)" */
+static void describe_content(const struct source_build *b, const struct shards_content *c,
+			     char *text, size_t size)
+{
+	const char *lead = " (layer ";
+	size_t at = 0;
+
+	text[0] = '\0';
+	for (uint32_t i = 0; i < b->s->config.n_layers && at + 60 < size; i++) {
+		uint32_t last = i;
+
+		if (!shards_content_has(c, i))
+			continue;
+		while (shards_content_has(c, last + 1))
+			last++;
+		at += (size_t)snprintf(text + at, size - at, last > i ? "%s%u to %u" : "%s%u", lead,
+				       i, last);
+		lead = ", ";
+		i = last;
+	}
+	if (c->has_others)
+		at += (size_t)snprintf(text + at, size - at, "%sembedding, head or vision",
+				       at ? " and " : " (");
+	if (at)
+		(void)snprintf(text + at, size - at, ")");
+}
+
+/* "; not there: A (layer 2), B (layer 3), and 4 more" */
+static void note_absent(const struct source_build *b, char *note, size_t size)
+{
+	const struct shards *s = &b->shards;
+	uint32_t n = 0;
+	size_t at = 0;
 
 	note[0] = '\0';
-	if (s->n_absent == 0)
-		return;
-	(void)snprintf(
-		note, size, "; %u shard%s that the index names %s not there (%.100s%s%.100s%s)",
-		s->n_absent, is_one ? "" : "s", is_one ? "is" : "are", s->absent[0],
-		is_one ? "" : ", ", is_one ? "" : s->absent[1], s->n_absent > 2 ? ", ..." : "");
+	for (uint32_t i = 0; i < s->n_absent; i++) {
+		char content[200];
+
+		if (!costs_something(b, &s->absent_content[i]) || ++n > 3)
+			continue;
+		describe_content(b, &s->absent_content[i], content, sizeof(content));
+		at += (size_t)snprintf(note + at, size - at, "%s%.100s%s",
+				       n == 1 ? "; not there: " : ", ", s->absent[i], content);
+	}
+	if (n > 3)
+		at += (size_t)snprintf(note + at, size - at, ", and %u more", n - 3);
+	if (n > 0)
+		(void)snprintf(note + at, size - at, "; fetch %s", n == 1 ? "it" : "them");
+}
+
+/* "; with --layers 3 what is here suffices": for a checkpoint whose first layers and head are
+ * there. */
+static void note_layers(const struct missing *m, char *note, size_t size)
+{
+	size_t at = strlen(note);
+	uint32_t layer = 0;
+
+	while (layer < CONFIG_LAYERS_MAX && !m->is_layer_hit[layer])
+		layer++;
+	if (layer > 0 && layer < CONFIG_LAYERS_MAX && !missing_has_global(m))
+		(void)snprintf(note + at, size - at, "%s --layers %u needs only what is here",
+			       at ? ", or" : ";", layer);
 }
 
 /* What the config wants and no shard has. */
@@ -193,7 +252,7 @@ static int report_missing(struct source_build *b)
 {
 	CLEANUP(freep) struct missing *m = calloc(1, sizeof(*m));
 	const struct config *c = &b->s->config;
-	char note[400];
+	char note[1200];
 
 	if (!m)
 		return err_set(b->err, ERR_NO_MEMORY, "out of memory");
@@ -219,7 +278,8 @@ static int report_missing(struct source_build *b)
 				missing_add_expert(m, layer, i / EXPERT_PARTS,
 						   (enum expert_part)(i % EXPERT_PARTS));
 	}
-	note_absent(&b->shards, note, sizeof(note));
+	note_absent(b, note, sizeof(note));
+	note_layers(m, note, sizeof(note));
 	return missing_report(m, b->shards.index_path ? b->shards.index_path : "checkpoint", note,
 			      b->err);
 }

@@ -158,8 +158,8 @@ int source_open_trunk(struct source_build *b, const char *path, const char *mode
 		r = read_tables(&t);
 	if (r < 0)
 		return r;
-	if (t.h.n_layers != s->config.n_layers)
-		return refuse(&t, "it has another number of layers than the config says");
+	if (t.h.n_layers > s->config.n_layers || t.h.n_layers < b->n_layers)
+		return refuse(&t, "it has not the layers that are asked for");
 	b->checksums = calloc(t.h.n_tiles, sizeof(*b->checksums));
 	s->files[file].path = strdup(path); /* open_files left a row for us */
 	if (!b->checksums || !s->files[file].path)
