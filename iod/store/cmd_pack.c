@@ -22,6 +22,7 @@ int iod_store_cmd_pack(const struct iod_store_line *line)
 				      .n_model_dirs = (uint32_t)line->words.n - 1,
 				      .config_path = line->options.config,
 				      .tile_bytes = line->options.tile,
+				      .max_layers = (uint32_t)line->options.layers,
 				      .progress = show_progress,
 				      .data = &progress };
 	struct iod_pack_result result = { 0 };

@@ -2,6 +2,7 @@
  * k3-store: offline work on the files of a checkpoint. Finds the command, reads its options, and
  * lets cmd_*.c do the work.
  *
+ *   k3-store census ...  contents and byte budget (cmd_census.c, census.c)
  *   k3-store pack ...    trunk file (cmd_pack.c, pack.c)
  *   k3-store replay ...  traces against cache policies (cmd_replay.c, replay*.c, routing.c)
  *   k3-store synth ...   random checkpoint (cmd_synth.c, synth*.c)
@@ -18,6 +19,7 @@ static const struct {
 	const char *name;
 	int (*run)(const struct iod_store_line *line);
 } commands[] = {
+	{ "census", iod_store_cmd_census },
 	{ "pack", iod_store_cmd_pack },
 	{ "replay", iod_store_cmd_replay },
 	{ "synth", iod_store_cmd_synth },

@@ -20,11 +20,13 @@ static const struct option table[] = {
 static const struct option_program whole = {
 	.name = "k3-store",
 	.summary = "offline work on the files of a K3 checkpoint",
-	.usage = "k3-store pack MODEL... OUT [--tile BYTES] [--config FILE]\n"
+	.usage = "k3-store census MODEL... [--layers N] [--json]\n"
+		 "k3-store pack MODEL... OUT [--tile BYTES] [--config FILE]\n"
 		 "k3-store replay TRACE [--slots N,N,...] [--warm TOKENS] [--json] [--plot FILE]\n"
 		 "k3-store synth OUT [--config FILE] [geometry] [--seed N]\n"
 		 "k3-store COMMAND --help",
-	.intro = "pack copies everything but the routed experts into one trunk file in the order "
+	.intro = "census says what a checkpoint consists of, from its headers alone.\n\n"
+		 "pack copies everything but the routed experts into one trunk file in the order "
 		 "in which a step uses it: faster to stream, checksummed, and never a "
 		 "precondition.\n\n"
 		 "replay simulates the cache of experts over a recorded trace: what a larger "
@@ -38,10 +40,29 @@ static const struct option_program whole = {
 	.n_options = N_ELEMENTS(table),
 };
 
+static const struct option_program census = {
+	.name = "k3-store",
+	.summary = "what a checkpoint consists of: bytes by kind, layer and file",
+	.usage = "k3-store census MODEL... [--layers N] [--config FILE] [--json]",
+	.intro = "Counted from the headers alone, so it takes under a second. A checkpoint that is "
+		 "not complete is counted too: layers that are not there or incomplete are marked, "
+		 "and absent shards are named with the layers they hold, as far as the index "
+		 "(model.safetensors.index.json) says.",
+	.epilog = "examples:\n"
+		  "  k3-store census /models/k3\n"
+		  "  k3-store census /models/k3 --json >census.json\n\n"
+		  "exit codes:\n"
+		  "  0  all layers are complete\n"
+		  "  1  a layer is absent or incomplete, or a header is damaged\n"
+		  "  2  the command line or a config is not understood",
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
 static const struct option_program pack = {
 	.name = "k3-store",
 	.summary = "write the trunk file of a checkpoint",
-	.usage = "k3-store pack MODEL... OUT [--tile BYTES] [--config FILE]",
+	.usage = "k3-store pack MODEL... OUT [--tile BYTES] [--layers N] [--config FILE]",
 	.intro = "MODEL is a directory with the released shards and config.json; several may be "
 		 "given when the shards are spread over disks. OUT is written as OUT.partial, "
 		 "synced, read back and compared, and only then renamed; an OUT that exists stays "
@@ -101,6 +122,8 @@ static const struct option_program synth = {
 
 const struct option_program *iod_store_program(const char *command)
 {
+	if (command && strcmp(command, "census") == 0)
+		return &census;
 	if (command && strcmp(command, "pack") == 0)
 		return &pack;
 	if (command && strcmp(command, "replay") == 0)

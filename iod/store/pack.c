@@ -478,6 +478,7 @@ int iod_pack(const struct iod_pack_want *want, struct iod_pack_result *ret, stru
 	struct source_want source_want = { .model_dirs = want->model_dirs,
 					   .n_model_dirs = want->n_model_dirs,
 					   .config_path = want->config_path,
+					   .max_layers = want->max_layers,
 					   .tile_bytes = tile_bytes };
 	struct iod_pack_result result = { 0 };
 	int r = source_open(&source_want, &s, err);

@@ -22,6 +22,7 @@ struct iod_pack_want {
 	const char *config_path; /* NULL: the model's */
 	const char *out;
 	uint64_t tile_bytes; /* 0: the usual */
+	uint32_t max_layers; /* 0: all; else the first N and the head */
 	/* Called after every piece; may be NULL. */
 	void (*progress)(void *data, const struct iod_pack_progress *progress);
 	void *data;
