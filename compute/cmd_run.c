@@ -25,6 +25,8 @@
 #include "compute/run_check.h"
 #include "shared/fd.h"
 #include "shared/log.h"
+#include "shared/slab.h"
+#include "shared/tuning.h"
 
 enum { USUAL_ROWS = 256 };
 
@@ -124,6 +126,18 @@ static int choose_layers(struct run *r, struct err *err)
 	return 0;
 }
 
+/* Bytes that the private daemon keeps in flight, a profile's aside: only ring and pinned tiles
+ * share differently for it, and their sum is what is planned. */
+static int find_in_flight(const struct k3_options *o, uint64_t *ret, struct err *err)
+{
+	CLEANUP(tuning_deinit) struct tuning tuning = { 0 };
+	int r = tuning_add(&tuning, &o->queue_depth, &o->chunk, false, err);
+
+	if (r == 0)
+		*ret = tuning_in_flight(&tuning, SLAB_READ_DEPTH, SLAB_READ_CHUNK);
+	return r;
+}
+
 static int plan_memory(struct run *r, struct err *err)
 {
 	const struct k3_options *o = r->o;
@@ -143,8 +157,6 @@ static int plan_memory(struct run *r, struct err *err)
 		.trunk_gb = o->trunk_gb,
 		.cache_gb = o->cache_gb,
 		.tile_bytes = o->tile,
-		.queue_depth = o->queue_depth,
-		.chunk = o->chunk,
 	};
 	uint64_t limit = r->config.max_positions ? r->config.max_positions : UINT32_MAX;
 	int e;
@@ -155,6 +167,9 @@ static int plan_memory(struct run *r, struct err *err)
 			       ", are more than the %" PRIu64 " positions of this model",
 			       r->prompt.n, o->gen, o->context, limit);
 	want.n_positions = r->n_positions = (uint32_t)positions;
+	e = find_in_flight(o, &want.in_flight, err);
+	if (e < 0)
+		return e;
 	e = k3_memplan_make(&want, &r->plan, err);
 	if (e == 0 || err->code == ERR_BUDGET)
 		k3_memplan_print(&r->plan, stderr);
@@ -190,8 +205,9 @@ static int start_daemon(struct run *r, struct err *err)
 		.verify = o->verify,
 		.trunk_gb = (double)r->plan.trunk_budget / 1e9,
 		.cache_gb = (double)r->plan.cache_budget / 1e9,
-		.queue_depth = o->queue_depth,
-		.chunk = o->chunk,
+		.profile = o->profile,
+		.queue_depth = &o->queue_depth,
+		.chunk = &o->chunk,
 		.tile = o->tile,
 		.layers = o->layers,
 	};

@@ -25,7 +25,7 @@
 #include "shared/must.h"
 
 enum { EMBEDDED_FD = 3 };
-enum { ARGS_MAX = 2 * OPTION_LIST_MAX + 40 };
+enum { ARGS_MAX = 6 * OPTION_LIST_MAX + 40 };
 enum { END_WAIT_MS = 30000 }; /* giving back a large slab takes seconds */
 
 struct k3_embedded {
@@ -46,6 +46,12 @@ static void push(struct args *a, const char *name, const char *value)
 	must(a->n + 2 <= ARGS_MAX);
 	a->argv[a->n++] = name;
 	a->argv[a->n++] = value;
+}
+
+static void push_list(struct args *a, const char *name, const struct option_list *values)
+{
+	for (size_t i = 0; i < values->n; i++)
+		push(a, name, values->items[i]);
 }
 
 static void push_flag(struct args *a, const char *name)
@@ -80,8 +86,7 @@ static void build_args(struct args *a, const char *program, const struct k3_embe
 {
 	a->argv[a->n++] = program;
 	push(a, "--embedded-fd", "3");
-	for (size_t i = 0; i < s->model_dirs->n; i++)
-		push(a, "--model", s->model_dirs->items[i]);
+	push_list(a, "--model", s->model_dirs);
 	push(a, "--trunk", s->trunk);
 	push(a, "--config", s->config);
 	push(a, "--tok", s->tok);
@@ -90,8 +95,9 @@ static void build_args(struct args *a, const char *program, const struct k3_embe
 	push(a, "--policy", s->policy);
 	push_gb(a, "--trunk-gb", s->trunk_gb);
 	push_gb(a, "--cache-gb", s->cache_gb);
-	push_uint(a, "--queue-depth", s->queue_depth);
-	push_uint(a, "--chunk", s->chunk);
+	push(a, "--profile", s->profile);
+	push_list(a, "--queue-depth", s->queue_depth);
+	push_list(a, "--chunk", s->chunk);
 	push_uint(a, "--tile", s->tile);
 	push_uint(a, "--layers", s->layers);
 	if (s->verify)

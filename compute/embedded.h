@@ -14,10 +14,11 @@ struct k3_embedded;
 /* Options handed to the daemon as they are; all borrowed. NULL and 0: not given. */
 struct k3_embedded_settings {
 	const struct option_list *model_dirs;
-	const char *trunk, *config, *tok, *backend, *direct, *policy;
+	const char *trunk, *config, *tok, *backend, *direct, *policy, *profile;
 	bool verify;
 	double trunk_gb, cache_gb; /* 10^9 bytes */
-	uint64_t queue_depth, chunk, tile, layers;
+	const struct option_list *queue_depth, *chunk;
+	uint64_t tile, layers;
 };
 
 /* Start it. *ret_fd: our end of the connection, the caller's. ERR_UNSUPPORTED when no k3-iod is

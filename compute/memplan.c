@@ -94,8 +94,7 @@ static int plan_daemon(const struct k3_memplan_want *w, uint64_t trunk_budget,
 		.n_experts = p->size.n_experts,
 		.trunk_budget = trunk_budget,
 		.cache_budget = cache_budget,
-		.queue_depth = w->queue_depth,
-		.chunk = w->chunk,
+		.in_flight = w->in_flight,
 	};
 	struct slab_plan slab;
 	int r = slab_plan(&want, &slab, err);

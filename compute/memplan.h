@@ -46,9 +46,9 @@ struct k3_memplan_want {
 	/* the private daemon; none with --socket */
 	bool has_daemon;
 	const char *preset;
-	double trunk_gb, cache_gb;               /* < 0: the preset's */
-	uint64_t tile_bytes, queue_depth, chunk; /* 0: the daemon's defaults */
-	const char *limit_root;                  /* of memlimit_get; NULL: this machine */
+	double trunk_gb, cache_gb;      /* < 0: the preset's */
+	uint64_t tile_bytes, in_flight; /* 0: the daemon's defaults */
+	const char *limit_root;         /* of memlimit_get; NULL: this machine */
 };
 
 struct k3_memplan {

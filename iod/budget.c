@@ -43,8 +43,8 @@ static void choose_budgets(const struct iod_options *o, uint64_t limit,
 	}
 }
 
-int iod_budget_plan(const struct iod_options *o, const struct source *s, struct slab_plan *ret,
-		    struct err *err)
+int iod_budget_plan(const struct iod_options *o, const struct source *s, uint64_t in_flight,
+		    struct slab_plan *ret, struct err *err)
 {
 	const struct catalog_header *h = s->catalog.header;
 	struct slab_want want = {
@@ -53,8 +53,7 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s, struct 
 		.n_tiles = h->n_tiles,
 		.expert_size = h->expert_size,
 		.n_experts = s->n_experts,
-		.queue_depth = o->queue_depth,
-		.chunk = o->chunk,
+		.in_flight = in_flight,
 	};
 	struct memlimit limit;
 	struct slab_plan least;

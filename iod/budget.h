@@ -6,5 +6,5 @@
 
 /* ERR_BUDGET: below the least that works, or more than the machine and its control groups allow;
  * both numbers are named. */
-int iod_budget_plan(const struct iod_options *o, const struct source *s, struct slab_plan *ret,
-		    struct err *err);
+int iod_budget_plan(const struct iod_options *o, const struct source *s, uint64_t in_flight,
+		    struct slab_plan *ret, struct err *err);

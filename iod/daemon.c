@@ -14,6 +14,7 @@
 #include "iod/notify.h"
 #include "iod/start.h"
 #include "iod/sweep.h"
+#include "iod/tune.h"
 #include "shared/log.h"
 
 enum { TIMER_USEC = 1000000, COMPLAINTS_A_SECOND = 10 };
@@ -213,7 +214,8 @@ static int open_model(struct iod_daemon *d, struct err *err)
 
 static int make_memory(struct iod_daemon *d, struct err *err)
 {
-	int r = iod_budget_plan(d->options, d->source, &d->plan, err);
+	uint64_t in_flight = tuning_in_flight(&d->tuning, SLAB_READ_DEPTH, SLAB_READ_CHUNK);
+	int r = iod_budget_plan(d->options, d->source, in_flight, &d->plan, err);
 
 	if (r < 0)
 		return r;
@@ -233,7 +235,7 @@ static int make_reader(struct iod_daemon *d, struct err *err)
 {
 	struct iod_reader_settings settings;
 
-	iod_options_reader(d->options, &settings);
+	iod_options_reader(d->options, &d->tuning, &settings);
 	return iod_reader_new(&d->reader, d->event, d->source, d->slab->base, d->slab->size,
 			      &settings, err);
 }
@@ -244,8 +246,10 @@ static int set_up(struct iod_daemon *d, struct err *err)
 
 	if (r < 0)
 		return err_set(err, ERR_UNSUPPORTED, "setting up the event loop: %s", strerror(-r));
+	r = iod_tune_read(d->options, &d->tuning, err);
 	/* the socket first: a second daemon must fail before it takes memory */
-	r = open_listener(d, err);
+	if (r == 0)
+		r = open_listener(d, err);
 	if (r == 0)
 		r = iod_access_init(&d->access, &d->options->allow_group, err);
 	if (r == 0)
@@ -308,6 +312,7 @@ struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 	slab_free(d->slab);
 	iod_trunk_free(d->trunk);
 	source_free(d->source);
+	tuning_deinit(&d->tuning);
 	iod_listener_deinit(&d->listener);
 	(void)sd_event_source_disable_unref(d->listen_source);
 	(void)sd_event_source_disable_unref(d->start_source);

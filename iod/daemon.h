@@ -21,6 +21,7 @@
 #include "shared/catalog.h"
 #include "shared/list.h"
 #include "shared/slab.h"
+#include "shared/tuning.h"
 
 enum iod_phase {
 	IOD_PHASE_MEMORY, /* the slab is made resident, a piece a turn */
@@ -37,6 +38,7 @@ struct iod_daemon {
 	struct slab_plan plan;
 	struct iod_trunk *trunk;
 	struct slab *slab;
+	struct tuning tuning; /* of the reader's devices */
 	struct iod_reader *reader;
 	struct iod_metrics metrics;
 	struct iod_experts *experts;

@@ -6,6 +6,7 @@
 
 #include "iod/read/read.h"
 #include "shared/attr.h"
+#include "shared/tuning.h"
 
 #define OPT(field_, name_, type_, value_, initial_, min_, max_, section_, help_) \
 	{                                                                        \
@@ -71,8 +72,6 @@ int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *
 		r = option_parse_file(&iod_option_program, IOD_CONF_PATH, o, err);
 	if (r < 0)
 		return r;
-	if (o->chunk % 4096 != 0)
-		return err_set(err, ERR_USAGE, "--chunk: a multiple of 4096 is wanted");
 	if (o->trunk && o->tile > 0)
 		return err_set(err, ERR_USAGE,
 			       "--tile is not used with --trunk: the trunk file has its own tiles");
@@ -82,11 +81,14 @@ int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *
 	return 0;
 }
 
-void iod_options_reader(const struct iod_options *o, struct iod_reader_settings *ret)
+void iod_options_reader(const struct iod_options *o, const struct tuning *tuning,
+			struct iod_reader_settings *ret)
 {
 	*ret = (struct iod_reader_settings){
-		.queue_depth = (uint32_t)o->queue_depth,
-		.chunk = o->chunk,
+		.queue_depth = (uint32_t)tuning->depth,
+		.chunk = tuning->chunk,
+		.rows = tuning->rows,
+		.n_rows = tuning->n_rows,
 		.direct = IOD_DIRECT_AUTO,
 		.backend = IOD_BACKEND_AUTO,
 	};

@@ -21,10 +21,12 @@ struct iod_options {
 #undef OPT
 
 struct iod_reader_settings;
+struct tuning;
 
 extern const struct option_program iod_option_program;
 
 /* The command line, then the configuration file for what it leaves open. ERR_USAGE. */
 int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *err);
-/* What the reader wants to know. */
-void iod_options_reader(const struct iod_options *o, struct iod_reader_settings *ret);
+/* What the reader wants to know; rows are borrowed from tuning. */
+void iod_options_reader(const struct iod_options *o, const struct tuning *tuning,
+			struct iod_reader_settings *ret);

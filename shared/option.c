@@ -173,7 +173,7 @@ static bool parse_digits(const char *text, uint64_t *ret, const char **ret_end)
 	return true;
 }
 
-static bool parse_bytes(const char *text, uint64_t *ret)
+bool option_parse_bytes(const char *text, uint64_t *ret)
 {
 	const char *end;
 	uint64_t v;
@@ -255,7 +255,8 @@ static int store_number(const struct option *o, const struct origin *from, const
 	char wanted[128];
 	const char *end;
 	uint64_t v;
-	bool ok = is_bytes ? parse_bytes(value, &v) : parse_digits(value, &v, &end) && *end == '\0';
+	bool ok = is_bytes ? option_parse_bytes(value, &v)
+			   : parse_digits(value, &v, &end) && *end == '\0';
 
 	if (!ok)
 		return fail_value(o, from, value,

@@ -75,6 +75,9 @@ int option_parse_file(const struct option_program *p, const char *path, void *fi
 /* Was this option given (by command line or file) in the last parse into fields? */
 int option_was_given(const struct option_program *p, const void *fields, const char *name);
 
+/* Digits, and K, M or G (1024) may follow; nothing else, and nothing above 64 bits. */
+bool option_parse_bytes(const char *text, uint64_t *ret);
+
 /* Does the command take this option? command NULL: true. */
 bool option_used_by(const struct option *o, const char *command);
 

@@ -33,8 +33,7 @@ struct slab_want {
 	uint64_t n_experts;     /* in all layers together: more slots are never made */
 	uint64_t trunk_budget;  /* bytes for pinned tiles and ring; 0 = the least that works */
 	uint64_t cache_budget;  /* bytes for slots; 0 = the least that works */
-	uint64_t queue_depth;   /* chunks that the reader keeps in flight; 0 = the default */
-	uint64_t chunk;         /* bytes of one; 0 = the default */
+	uint64_t in_flight;     /* bytes that the reader keeps in flight; 0 = the default */
 };
 
 struct slab_plan {

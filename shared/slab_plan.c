@@ -56,8 +56,8 @@ void slab_plan_set_pinned(struct slab_plan *plan, uint64_t pinned_size)
 static int plan_trunk(const struct slab_want *w, struct slab_plan *p, struct err *err)
 {
 	uint64_t least = min_u64(SLAB_LEAST_TILES * w->max_tile_size, w->trunk_size);
-	uint64_t depth = w->queue_depth ? w->queue_depth : SLAB_READ_DEPTH;
-	uint64_t in_flight = depth * (w->chunk ? w->chunk : SLAB_READ_CHUNK);
+	uint64_t usual = (uint64_t)SLAB_READ_DEPTH * SLAB_READ_CHUNK;
+	uint64_t in_flight = w->in_flight ? w->in_flight : usual;
 	uint64_t budget = w->trunk_budget ? w->trunk_budget : least;
 	uint64_t ring;
 

@@ -34,7 +34,8 @@ struct iod_backend_setup {
 	sd_event *event;
 	const int *fds; /* borrowed; stay open as long as the back end lives */
 	uint32_t n_fds;
-	uint32_t n_ops;    /* most operations handed over at a time */
+	uint32_t n_ops;    /* most operations ever handed over at a time */
+	uint32_t n_usual;  /* as many as that at first, see set_depth */
 	uint32_t n_pieces; /* pieces of memory that register_piece will name */
 	/* From the loop: one operation has landed; then, once a turn, that was all. */
 	void (*landed)(void *data, struct iod_op *op);
@@ -53,6 +54,9 @@ struct iod_backend_class {
 	void (*queue)(struct iod_backend *b, struct iod_op *op);
 	/* 0, or IOD_FLUSH_AGAIN: the kernel did not take all, call again in a moment. */
 	int (*flush)(struct iod_backend *b);
+	/* From now on up to n operations are handed over at a time (at most n_ops). NULL: as well.
+	 */
+	void (*set_depth)(struct iod_backend *b, uint32_t n);
 };
 enum { IOD_FLUSH_AGAIN = 1 };
 

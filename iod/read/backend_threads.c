@@ -16,7 +16,7 @@
 #include "shared/fd.h"
 #include "shared/must.h"
 
-enum { THREADS_MAX = 32 };
+enum { THREADS_MAX = 128 };
 enum { STACK_SIZE = 256 << 10 };
 
 struct threads {
@@ -159,16 +159,9 @@ static int threads_flush(struct iod_backend *b)
 	return 0;
 }
 
-static const struct iod_backend_class threads_class = {
-	.name = "threads",
-	.free = threads_free,
-	.queue = threads_queue,
-	.flush = threads_flush,
-};
-
-static int start_threads(struct threads *t)
+/* Up to n threads in all; those that are there stay. */
+static int start_threads(struct threads *t, uint32_t n)
 {
-	uint32_t n = t->setup.n_ops < THREADS_MAX ? t->setup.n_ops : THREADS_MAX;
 	sigset_t all, before;
 	pthread_attr_t attr;
 	int r;
@@ -179,7 +172,7 @@ static int start_threads(struct threads *t)
 	(void)pthread_attr_setstacksize(&attr, STACK_SIZE);
 	(void)sigfillset(&all);
 	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (t->n_threads < n) {
+	while (t->n_threads < n && t->n_threads < THREADS_MAX) {
 		r = pthread_create(&t->threads[t->n_threads], &attr, thread_main, t);
 		if (r != 0)
 			break;
@@ -190,6 +183,19 @@ static int start_threads(struct threads *t)
 	/* Fewer threads than wished only read with less depth. */
 	return t->n_threads > 0 ? 0 : -r;
 }
+
+static void threads_set_depth(struct iod_backend *b, uint32_t n)
+{
+	(void)start_threads(threads_of(b), n);
+}
+
+static const struct iod_backend_class threads_class = {
+	.name = "threads",
+	.free = threads_free,
+	.queue = threads_queue,
+	.flush = threads_flush,
+	.set_depth = threads_set_depth,
+};
 
 static int threads_init(struct threads *t)
 {
@@ -206,7 +212,7 @@ static int threads_init(struct threads *t)
 	r = sd_event_add_io(t->setup.event, &t->source, t->wake_fd, EPOLLIN, on_wake, t);
 	if (r < 0)
 		return r;
-	return start_threads(t);
+	return start_threads(t, t->setup.n_usual);
 }
 
 int iod_backend_threads_new(struct iod_backend **ret, const struct iod_backend_setup *setup)

@@ -84,15 +84,18 @@ static const char *open_direct(struct iod_file *f)
 	return NULL;
 }
 
-static void find_device(struct iod_devices *d, struct iod_file *f)
+dev_t iod_device_number(const struct stat *st)
 {
-	for (struct iod_file *other = d->files; other < f; other++) {
-		if (other->st_dev == f->st_dev) {
-			f->device = other->device;
+	return S_ISBLK(st->st_mode) ? st->st_rdev : st->st_dev;
+}
+
+static void find_device(struct iod_devices *d, struct iod_file *f, dev_t st_dev, const char *path)
+{
+	for (f->device = 0; f->device < d->n_devices; f->device++) {
+		if (d->devices[f->device].st_dev == st_dev)
 			return;
-		}
 	}
-	f->device = d->n_devices++;
+	d->devices[d->n_devices++] = (struct iod_device){ .st_dev = st_dev, .first_path = path };
 }
 
 static int add_file(struct iod_devices *d, struct iod_file *f, const struct source_file *from,
@@ -104,9 +107,9 @@ static int add_file(struct iod_devices *d, struct iod_file *f, const struct sour
 	f->fd = from->fd;
 	if (fstat(from->fd, &st) < 0)
 		return err_set(err, ERR_IO, "%s: fstat: %s", from->path, strerror(errno));
-	f->size = (uint64_t)st.st_size;
-	f->st_dev = st.st_dev;
-	find_device(d, f);
+	/* A block device has no size of its own in st. */
+	f->size = S_ISBLK(st.st_mode) ? from->size : (uint64_t)st.st_size;
+	find_device(d, f, iod_device_number(&st), from->path);
 	if (direct == IOD_DIRECT_OFF)
 		return 0;
 	objection = open_direct(f);
@@ -133,9 +136,11 @@ int iod_devices_new(struct iod_devices **ret, const struct source *src, enum iod
 	int r;
 
 	d = calloc(1, sizeof(*d));
-	if (d)
+	if (d) {
 		d->files = calloc(src->n_files + 1, sizeof(*d->files));
-	if (!d || !d->files) {
+		d->devices = calloc(src->n_files + 1, sizeof(*d->devices));
+	}
+	if (!d || !d->files || !d->devices) {
 		iod_devices_free(d);
 		return err_set(err, ERR_NO_MEMORY, "out of memory for %u files", src->n_files);
 	}
@@ -159,6 +164,7 @@ struct iod_devices *iod_devices_free(struct iod_devices *d)
 	for (uint32_t i = 0; i < d->n_files; i++)
 		fd_close(d->files[i].direct_fd);
 	free(d->files);
+	free(d->devices);
 	free(d);
 	return NULL;
 }

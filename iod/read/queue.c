@@ -2,9 +2,9 @@
 
 #include "shared/must.h"
 
-void iod_queue_init(struct iod_queue *q, uint32_t depth)
+void iod_queue_init(struct iod_queue *q)
 {
-	*q = (struct iod_queue){ .depth = depth };
+	*q = (struct iod_queue){ 0 };
 	for (int c = 0; c < IOD_READ_CLASS_N_; c++)
 		list_init(&q->waiting[c]);
 }

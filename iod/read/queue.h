@@ -13,11 +13,12 @@
 struct iod_queue {
 	struct list waiting[IOD_READ_CLASS_N_]; /* struct iod_read.link */
 	uint32_t depth;
+	uint32_t chunk; /* bytes of a read at most */
 	uint32_t n_in_flight;
 	uint32_t n_class[IOD_READ_CLASS_N_]; /* of them, by class */
 };
 
-void iod_queue_init(struct iod_queue *q, uint32_t depth);
+void iod_queue_init(struct iod_queue *q);
 /* Wait at the end of its class, or (a request whose next bytes lie on another device than the ones
  * before) at the head. */
 void iod_queue_push(struct iod_queue *q, struct iod_read *req);

@@ -139,8 +139,8 @@ static void start_next_chunk(struct iod_reader *r, struct iod_queue *q, struct i
 
 	must(!list_is_empty(&r->free_chunks));
 	list_remove(&c->link);
-	if (size > r->chunk_size)
-		size = r->chunk_size;
+	if (size > q->chunk)
+		size = q->chunk;
 	c->io.file = seg->file;
 	c->io.offset = page_start(seg->file_off) + req->next_offset;
 	c->io.dst = req->dst + seg->slab_off + req->next_offset;
@@ -374,7 +374,7 @@ static int check_request(const struct iod_reader *r, struct iod_read *req)
 	return 0;
 }
 
-static void want_pump(struct iod_reader *r)
+void iod_reader_wake(struct iod_reader *r)
 {
 	r->needs_pump = true;
 	if (!r->is_delivering)
@@ -396,7 +396,7 @@ void iod_reader_submit(struct iod_reader *r, struct iod_read *req)
 		list_push_tail(&r->finished, &req->link);
 	else
 		iod_queue_push(queue_of(r, req), req);
-	want_pump(r);
+	iod_reader_wake(r);
 }
 
 void iod_reader_promote(struct iod_reader *r, struct iod_read *req, enum iod_read_class class)
@@ -421,7 +421,7 @@ void iod_reader_promote(struct iod_reader *r, struct iod_read *req, enum iod_rea
 	req->class = class;
 	if (was_queued)
 		iod_queue_push(queue_of(r, req), req);
-	want_pump(r);
+	iod_reader_wake(r);
 }
 
 bool iod_reader_is_idle(const struct iod_reader *r, enum iod_read_class class)

@@ -51,11 +51,16 @@ struct iod_read {
 enum iod_direct { IOD_DIRECT_AUTO, IOD_DIRECT_ON, IOD_DIRECT_OFF };
 enum iod_backend_choice { IOD_BACKEND_AUTO, IOD_BACKEND_URING, IOD_BACKEND_THREADS };
 
+struct tuning_row;
+
 struct iod_reader_settings {
 	enum iod_backend_choice backend;
 	enum iod_direct direct;
-	uint32_t queue_depth; /* chunks in flight per device; 0 = the default */
-	uint64_t chunk;       /* bytes, multiple of 4096; 0 = the default */
+	/* for each device without a row of its own */
+	uint32_t queue_depth;          /* chunks in flight; 0 = the default */
+	uint64_t chunk;                /* bytes, multiple of 4096; 0 = the default */
+	const struct tuning_row *rows; /* borrowed during the call; later ones win */
+	uint32_t n_rows;
 };
 
 struct iod_reader;
@@ -71,6 +76,13 @@ int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source
 		   struct err *err);
 /* Waits for what is in flight, so that the memory is quiet; requests not done never will be. */
 struct iod_reader *iod_reader_free(struct iod_reader *r);
+/*
+ * Other depths and chunks (the rest of settings is not looked at) for what is cut from now on; what
+ * flies lands as it is. Says in changes what is different, "" when nothing is. On an error, which
+ * is ERR_USAGE, everything stays as it was.
+ */
+int iod_reader_retune(struct iod_reader *r, const struct iod_reader_settings *settings,
+		      char *changes, size_t size, struct err *err);
 /* Register the next piece of the slab (call after it was faulted in); > 0 more to do, 0 done (also
  * when registration is impossible: reads then go unregistered and iod_reader_describe says so). */
 int iod_reader_register_some(struct iod_reader *r);

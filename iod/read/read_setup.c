@@ -11,9 +11,9 @@
 #include "shared/attr.h"
 #include "shared/fd.h"
 #include "shared/must.h"
-#include "shared/slab.h"
 
 enum { PIECES_MAX = 1 << 14 }; /* the kernel's limit of registered buffers */
+enum { SPARE_DEPTH = 128 };
 
 /* Refusals of the ring and of its buffers; ENOMEM there is about the limit, not about memory. */
 static void explain_errno(int error, char *text, size_t size)
@@ -79,6 +79,7 @@ static int make_backend(struct iod_reader *r, sd_event *event, enum iod_backend_
 		.fds = fds,
 		.n_fds = r->devices->n_files,
 		.n_ops = r->n_chunks,
+		.n_usual = r->n_usual,
 		.n_pieces = r->n_pieces,
 		.landed = iod_reader_on_landed,
 		.settled = iod_reader_on_settled,
@@ -92,22 +93,31 @@ static int make_backend(struct iod_reader *r, sd_event *event, enum iod_backend_
 	return choose_backend(r, choice, &setup, err);
 }
 
-static int make_queues(struct iod_reader *r, struct err *err)
+static int make_queues(struct iod_reader *r, const struct iod_reader_settings *settings,
+		       struct err *err)
 {
-	uint32_t n_devices = r->devices->n_devices;
+	uint32_t n_devices = r->devices->n_devices, depths = 0;
+	int e;
 
-	if (n_devices * r->depth > IOD_OPS_MAX)
-		r->depth = IOD_OPS_MAX / n_devices > 0 ? IOD_OPS_MAX / n_devices : 1;
-	r->n_chunks = n_devices > 0 ? n_devices * r->depth : 1;
-	if (r->n_chunks > IOD_OPS_MAX)
-		return err_set(err, ERR_UNSUPPORTED, "the model lies on %u devices, %u at most",
-			       n_devices, IOD_OPS_MAX);
 	r->queues = calloc(n_devices + 1, sizeof(*r->queues));
-	r->chunks = calloc(r->n_chunks, sizeof(*r->chunks));
-	if (!r->queues || !r->chunks)
+	if (!r->queues)
 		return err_set(err, ERR_NO_MEMORY, "out of memory for the reader");
 	for (uint32_t i = 0; i < n_devices; i++)
-		iod_queue_init(&r->queues[i], r->depth);
+		iod_queue_init(&r->queues[i]);
+	e = iod_reader_tune(r, settings, r->queues, err);
+	if (e < 0)
+		return e;
+	for (uint32_t i = 0; i < n_devices; i++)
+		depths += r->queues[i].depth;
+	/* Room to go deeper later. */
+	r->n_chunks = (n_devices + 1) * SPARE_DEPTH < IOD_OPS_MAX ? (n_devices + 1) * SPARE_DEPTH
+								  : IOD_OPS_MAX;
+	r->n_usual = depths > 0 ? depths : 1;
+	if (r->n_chunks < depths)
+		r->n_chunks = depths;
+	r->chunks = calloc(r->n_chunks, sizeof(*r->chunks));
+	if (!r->chunks)
+		return err_set(err, ERR_NO_MEMORY, "out of memory for the reader");
 	for (uint32_t i = 0; i < r->n_chunks; i++) {
 		list_init(&r->chunks[i].io.link);
 		list_push_tail(&r->free_chunks, &r->chunks[i].link);
@@ -151,20 +161,12 @@ int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source
 	struct iod_reader *r;
 	int e;
 
-	if (settings->chunk % IOD_PAGE != 0 || settings->chunk > READER_PIECE)
-		return err_set(err, ERR_USAGE,
-			       "a chunk of %llu bytes is not a multiple of 4096 up to 64 MiB",
-			       (unsigned long long)settings->chunk);
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return err_set(err, ERR_NO_MEMORY, "out of memory for the reader");
 	list_init(&r->free_chunks);
 	list_init(&r->paused);
 	list_init(&r->finished);
-	r->chunk_size = settings->chunk ? (uint32_t)settings->chunk : SLAB_READ_CHUNK;
-	r->depth = settings->queue_depth ? settings->queue_depth : SLAB_READ_DEPTH;
-	if (r->depth > IOD_OPS_MAX)
-		r->depth = IOD_OPS_MAX;
 	r->slab = slab;
 	r->slab_size = slab ? slab_size : 0;
 	plan_pieces(r);
@@ -176,7 +178,7 @@ int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source
 	if (e >= 0)
 		e = iod_devices_new(&r->devices, src, direct, err);
 	if (e >= 0)
-		e = make_queues(r, err);
+		e = make_queues(r, settings, err);
 	if (e >= 0)
 		e = add_sources(r, event, err);
 	if (e >= 0)
@@ -261,19 +263,16 @@ static void describe_direct(const struct iod_reader *r, char *text, size_t size)
 
 const char *iod_reader_describe(const struct iod_reader *r)
 {
-	char direct[192], buffers[160], chunk[32];
+	char direct[192], buffers[160], tuning[256];
 	struct iod_reader *w = (struct iod_reader *)r; /* only the text, made when asked for */
 
 	describe_direct(r, direct, sizeof(direct));
 	describe_buffers(r, buffers, sizeof(buffers));
-	if (r->chunk_size % (1 << 20) == 0)
-		(void)snprintf(chunk, sizeof(chunk), "%u MiB", r->chunk_size >> 20);
-	else
-		(void)snprintf(chunk, sizeof(chunk), "%u KiB", r->chunk_size >> 10);
-	(void)snprintf(w->text, sizeof(w->text), "%s%s%s%s, %s%s, depth %u, chunk %s%s%s",
-		       r->backend->class->name, r->why_threads[0] ? " (" : "", r->why_threads,
-		       r->why_threads[0] ? ")" : "", direct, buffers, r->depth, chunk,
-		       r->fault.is_active ? ", FAULTS INJECTED: " : "", r->fault_text);
+	iod_reader_describe_tuning(r, tuning, sizeof(tuning));
+	(void)snprintf(w->text, sizeof(w->text), "%s%s%s%s, %s%s, %s%s%s", r->backend->class->name,
+		       r->why_threads[0] ? " (" : "", r->why_threads, r->why_threads[0] ? ")" : "",
+		       direct, buffers, tuning, r->fault.is_active ? ", FAULTS INJECTED: " : "",
+		       r->fault_text);
 	return r->text;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /*
- * Private to read.c and read_setup.c: the reader's state.
+ * Private to read*.c: the reader's state.
  *
  *   request:  submit -> waiting in its device's list -> all chunks cut -> all landed -> finished
  *             -> done(); after a failure no more is cut, and what flies lands first
@@ -45,7 +45,8 @@ struct iod_reader {
 	struct iod_backend *backend;
 	struct iod_queue *queues; /* one per device */
 	struct reader_chunk *chunks;
-	uint32_t n_chunks;
+	uint32_t n_chunks; /* most in flight, ever */
+	uint32_t n_usual;  /* in flight with the depths it was made with */
 	struct list free_chunks;
 	struct list paused;   /* by due_ns */
 	struct list finished; /* struct iod_read.link: done() is owed */
@@ -54,8 +55,6 @@ struct iod_reader {
 	bool is_delivering;
 	bool needs_pump;
 	bool needs_flush;
-	uint32_t chunk_size;
-	uint32_t depth;
 	uint64_t n_requests[IOD_READ_CLASS_N_]; /* submitted and not done */
 	struct iod_reader_counts counts;
 	struct iod_fault fault;
@@ -68,11 +67,17 @@ struct iod_reader {
 	/* words */
 	char why_threads[160];
 	char fault_text[160];
-	char text[768];
+	char text[1024];
 	char text_short[32];
 };
 
-/* read.c, for read_setup.c */
+/* read_tune.c. Choose depth and chunk of each of r->devices; queues[n_devices] are only set. */
+int iod_reader_tune(const struct iod_reader *r, const struct iod_reader_settings *settings,
+		    struct iod_queue *queues, struct err *err);
+void iod_reader_describe_tuning(const struct iod_reader *r, char *text, size_t size);
+
+/* read.c, for the others */
+void iod_reader_wake(struct iod_reader *r); /* start what may start, in this turn or the next */
 void iod_reader_on_landed(void *data, struct iod_op *io);
 void iod_reader_on_settled(void *data);
 int iod_reader_on_pump(sd_event_source *source, void *data);

@@ -117,7 +117,8 @@ def bytes_all(case):
 def bytes_ways(case):
     """The other ways of reading."""
     for args in (["--backend", "threads"], ["--direct", "off"], ["--backend", "threads", "--direct", "off"],
-                 ["--chunk", "4096", "--queue-depth", "1"]):
+                 ["--chunk", "4096", "--queue-depth", "1"],
+                 ["--chunk", "4096", "--queue-depth", "1", "--queue-depth", k3test.oracle("tiny") + "=3"]):
         bytes_of(case, k3test.oracle("tiny"), *TIGHT, *args)
 
 

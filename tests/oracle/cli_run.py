@@ -112,6 +112,7 @@ def options_that_mean_nothing(case):
                           ("backend", "threads"), ("direct", "off"), ("chunk", "1M"), ("tile", "1M"), ("queue-depth", "4")):
         refused(case, ["run", "--socket", s, "--ids", "1", f"--{option}", value], f"--{option}", "--socket")
     refused(case, ["run", DEMO, "--socket", s, "--ids", "1"], "--socket")
+    refused(case, ["run", "--socket", s, "--ids", "1", "--profile", "f"], "--profile", "--socket")
     refused(case, ["run", "--ids", "1"], "MODEL")
     refused(case, ["run", DEMO, "--ids", "1", "--incremental", "--recompute"], "--recompute")
     refused(case, ["run", DEMO, "--ids", "1", "--gen", "0", "--stop-id", "eos"], "--stop-id")
