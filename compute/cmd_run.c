@@ -29,6 +29,7 @@
 #include "shared/tuning.h"
 
 enum { USUAL_ROWS = 256 };
+enum { RESTARTS_MAX = 3 }; /* of a private daemon that is killed again and again */
 
 /* Everything a run owns, in the order in which it is made. */
 struct run {
@@ -48,8 +49,9 @@ struct run {
 	struct k3_report report;
 	struct k3_generation generation;
 	uint32_t n_layers, n_positions;
-	bool has_no_report; /* --out cannot be written, which was said */
-	int daemon_exit;    /* of a private daemon that ended by itself */
+	bool has_no_report;  /* --out cannot be written, which was said */
+	unsigned n_restarts; /* of the private daemon */
+	int daemon_exit;     /* of a private daemon that ended by itself */
 };
 
 /* ---- the model's texts ----------------------------------------------------------------------- */
@@ -163,8 +165,9 @@ static int plan_memory(struct run *r, struct err *err)
 
 	if (positions > limit)
 		return err_set(err, ERR_USAGE,
-			       "%zu tokens of prompt and %" PRIu64 " to generate, or --context %" PRIu64
-			       ", are more than the %" PRIu64 " positions of this model",
+			       "%zu tokens of prompt and %" PRIu64
+			       " to generate, or --context %" PRIu64 ", are more than the %" PRIu64
+			       " positions of this model",
 			       r->prompt.n, o->gen, o->context, limit);
 	want.n_positions = r->n_positions = (uint32_t)positions;
 	e = find_in_flight(o, &want.in_flight, err);
@@ -178,21 +181,24 @@ static int plan_memory(struct run *r, struct err *err)
 
 /* ---- daemon and engine ----------------------------------------------------------------------- */
 
-/* The private daemon has closed the connection: wait for its end, and say what ended it. */
-static void explain_end(struct run *r, struct err *err)
+/* What ended the private daemon. */
+static int say_end(struct run *r, struct err *err)
 {
-	r->daemon_exit = k3_embedded_finish(TAKE(r->embedded));
 	if (r->daemon_exit < 128)
-		return;
-	err_clear(err);
-	(void)err_set(err, ERR_GONE,
-		      "the private k3-iod was ended by a signal (%s); if memory was short, give "
-		      "smaller --trunk-gb and --cache-gb",
-		      strsignal(r->daemon_exit - 128));
+		return err_set(err, ERR_GONE,
+			       "the private k3-iod ended (exit code %d); its reason stands above",
+			       r->daemon_exit);
+	return err_set(err, ERR_GONE,
+		       "the private k3-iod was ended by a signal (%s), %u times; if memory was "
+		       "short, give smaller --trunk-gb and --cache-gb",
+		       strsignal(r->daemon_exit - 128), r->n_restarts + 1);
 }
 
-static int start_daemon(struct run *r, struct err *err)
+/* Start the private daemon; again when it was killed, a few times. One that ended by itself had its
+ * reason. */
+static int dial_private(void *data, int *ret_fd, struct err *err)
 {
+	struct run *r = data;
 	const struct k3_options *o = r->o;
 	struct k3_embedded_settings settings = {
 		.model_dirs = &r->line->words,
@@ -211,23 +217,36 @@ static int start_daemon(struct run *r, struct err *err)
 		.tile = o->tile,
 		.layers = o->layers,
 	};
-	int fd, e = k3_embedded_start(&r->embedded, &settings, &fd, err);
 
-	if (e < 0)
-		return e;
-	e = k3_iod_adopt(&r->iod, fd, err);
-	if (e < 0 && err->code == ERR_GONE) {
-		/* It ended before WELCOME and has said why on our standard error. */
-		explain_end(r, err);
-		if (r->daemon_exit > 0 && r->daemon_exit < 128) {
-			err_clear(err);
-			return err_set(err, ERR_GONE,
-				       "the private k3-iod refused to start (exit code %d); its "
-				       "reason stands above",
-				       r->daemon_exit);
-		}
+	if (r->embedded) {
+		r->daemon_exit = k3_embedded_finish(TAKE(r->embedded));
+		if ((r->daemon_exit > 0 && r->daemon_exit < 128) || r->n_restarts == RESTARTS_MAX)
+			return say_end(r, err);
+		r->n_restarts++;
+		r->daemon_exit = 0;
 	}
-	return e;
+	return k3_embedded_start(&r->embedded, &settings, ret_fd, err);
+}
+
+static int start_daemon(struct run *r, struct err *err)
+{
+	struct k3_iod_way way = { .dial = dial_private,
+				  .data = r,
+				  .wait_seconds = UINT64_MAX, /* its life says how long */
+				  .is_cancelled = k3_generate_was_interrupted };
+
+	return k3_iod_open(&r->iod, &way, err);
+}
+
+static int reach_daemon(struct run *r, struct err *err)
+{
+	struct k3_iod_way way = { .dial = k3_iod_dial,
+				  .data = (void *)r->o->socket,
+				  .wait_seconds = r->o->reconnect_wait,
+				  .is_cancelled = k3_generate_was_interrupted };
+	int e = k3_iod_open(&r->iod, &way, err);
+
+	return e < 0 ? e : take_model_texts(r, err);
 }
 
 static int make_engine(struct run *r, struct err *err)
@@ -324,13 +343,7 @@ static int prepare(struct run *r, struct err *err)
 
 	if (e < 0)
 		return e;
-	if (r->o->socket) {
-		e = k3_iod_connect(&r->iod, r->o->socket, err);
-		if (e == 0)
-			e = take_model_texts(r, err);
-	} else {
-		e = read_model_texts(r, err);
-	}
+	e = r->o->socket ? reach_daemon(r, err) : read_model_texts(r, err);
 	if (e == 0)
 		e = choose_layers(r, err);
 	if (e == 0)
@@ -359,8 +372,6 @@ static int start(struct run *r, struct err *err)
 
 static int generate(struct run *r, struct err *err)
 {
-	int e;
-
 	r->generation = (struct k3_generation){
 		.engine = r->engine,
 		.sequence = r->sequence,
@@ -381,10 +392,7 @@ static int generate(struct run *r, struct err *err)
 		.report = &r->report,
 		.generated = &r->generated,
 	};
-	e = k3_generate(&r->generation, err);
-	if (e < 0 && err->code == ERR_GONE && r->embedded && !k3_generate_was_interrupted())
-		explain_end(r, err);
-	return e;
+	return k3_generate(&r->generation, err);
 }
 
 /* The daemon's peak, while it still answers. */

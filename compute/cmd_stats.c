@@ -17,13 +17,14 @@ static const struct {
 static int print_stats(const struct k3_command_line *line, struct err *err)
 {
 	CLEANUP(k3_iod_freep) struct k3_iod *iod = NULL;
+	struct k3_iod_way way = { .dial = k3_iod_dial, .data = (void *)line->options.socket };
 	uint64_t values[PROTO_STATS_MAX];
 	uint32_t n = 0;
 	int r;
 
 	if (!line->options.socket || line->words.n > 0)
 		return err_set(err, ERR_USAGE, "k3 stats takes --socket PATH and nothing else");
-	r = k3_iod_connect(&iod, line->options.socket, err);
+	r = k3_iod_open(&iod, &way, err);
 	if (r == 0)
 		r = k3_iod_stats(iod, values, &n, err);
 	if (r < 0)

@@ -1,8 +1,8 @@
 /*
- * The client's connection to k3-iod: HELLO and WELCOME, the mapped slab and catalog, messages in
- * and out, embedding rows and counters. Waiting is a blocking poll(), bounded only by the
- * connection's life: a daemon that lives answers every request or says why not. The first failure
- * of the connection is kept and every later call returns it.
+ * The client's connection to k3-iod: messages in and out, embedding rows and counters. Waiting is a
+ * blocking poll(), bounded only by the connection's life: a daemon that lives answers every request
+ * or says why not. A connection that has ended is made again (iod_client_open.c). The first failure
+ * that stays is kept and every later call returns it.
  */
 #include "compute/iod_client_private.h"
 
@@ -23,8 +23,8 @@
 #include "shared/fd.h"
 #include "shared/must.h"
 
-/* A vocabulary of the released size has 2.8 MB; this only bounds nonsense. */
-enum { FILE_SIZE_MAX = 256 << 20 };
+/* While a daemon is waited for with a limit: how often that and an interrupt are looked at. */
+enum { WAIT_PIECE_MS = 200 };
 
 int k3_iod_raise(const struct err *kept, struct err *err)
 {
@@ -43,14 +43,6 @@ int k3_iod_fail(struct k3_iod *c, struct err *err, enum err_code code, const cha
 	return k3_iod_raise(&c->failed, err);
 }
 
-static int fail_gone(struct k3_iod *c, const char *while_what, struct err *err)
-{
-	return k3_iod_fail(c, err, ERR_GONE,
-			   "k3-iod closed the connection %s; if it was not stopped on "
-			   "purpose, its log says why",
-			   while_what);
-}
-
 int k3_iod_send(struct k3_iod *c, enum proto_type type, const void *body, struct err *err)
 {
 	struct proto_message m = { .type = type };
@@ -60,12 +52,8 @@ int k3_iod_send(struct k3_iod *c, enum proto_type type, const void *body, struct
 		return k3_iod_raise(&c->failed, err);
 	memcpy(&m.body, body, proto_struct_size(type));
 	r = proto_conn_send(c->conn, &m, true);
-	if (r == PROTO_CLOSED) {
-		/* The reason may still lie in the socket: an ERROR sent before closing. */
-		while (k3_iod_receive(c, false, NULL, NULL) == 0)
-			;
-		return fail_gone(c, "before a request could be sent", err);
-	}
+	if (r == PROTO_CLOSED)
+		return k3_iod_lost(c, "before a request could be sent", err);
 	if (r < 0)
 		return k3_iod_fail(c, err, ERR_GONE, "cannot send %s to k3-iod: %s",
 				   proto_name(type), strerror(-r));
@@ -103,12 +91,12 @@ static void on_row(struct k3_iod *c, const struct proto_message *m)
 	w->n_left--;
 }
 
-/* Answer to one request, or the end of the connection. */
-static void on_error(struct k3_iod *c, const struct proto_message *m)
+/* Answer to one request, or the reason of the connection's end. */
+void k3_iod_on_error(struct k3_iod *c, const struct proto_message *m)
 {
 	const struct wire_error *e = &m->body.error;
 	enum err_code code = (enum err_code)e->code;
-	struct err *kept = &c->failed;
+	struct err *kept = &c->closing;
 	char text[sizeof(c->failed.text)];
 	size_t size = m->tail_size < sizeof(text) - 1 ? m->tail_size : sizeof(text) - 1;
 
@@ -150,7 +138,7 @@ static int file_message(struct k3_iod *c, const struct proto_message *m, struct 
 		c->has_stats = true;
 		break;
 	case PROTO_ERROR:
-		on_error(c, m);
+		k3_iod_on_error(c, m);
 		break;
 	default:
 		return k3_iod_fail(c, err, ERR_PROTOCOL, "k3-iod sent %s, out of place",
@@ -159,7 +147,7 @@ static int file_message(struct k3_iod *c, const struct proto_message *m, struct 
 	return c->failed.code == ERR_NONE ? 0 : k3_iod_raise(&c->failed, err);
 }
 
-static uint64_t now_ns(void)
+uint64_t k3_iod_now_ns(void)
 {
 	struct timespec t;
 
@@ -170,25 +158,28 @@ static uint64_t now_ns(void)
 static void wait_readable(struct k3_iod *c)
 {
 	struct pollfd p = { .fd = proto_conn_fd(c->conn), .events = POLLIN };
-	uint64_t start = now_ns();
+	uint64_t start = k3_iod_now_ns();
 
-	(void)poll(&p, 1, -1); /* EINTR: the caller looks and waits again */
-	c->counts.wait_ns += now_ns() - start;
+	/* EINTR: the caller looks and waits again */
+	(void)poll(&p, 1, c->limit_ns ? WAIT_PIECE_MS : -1);
+	c->counts.wait_ns += k3_iod_now_ns() - start;
 }
 
-/* The next message as it is: 0, PROTO_AGAIN (wait = false), or < 0: the connection is over. */
-static int receive_raw(struct k3_iod *c, bool wait, const char *while_what,
-		       struct proto_message *ret, struct err *err)
+static bool is_late(const struct k3_iod *c)
+{
+	return c->limit_ns && (k3_iod_now_ns() >= c->limit_ns || k3_iod_is_cancelled(c));
+}
+
+int k3_iod_receive_raw(struct k3_iod *c, bool wait, struct proto_message *ret, struct err *err)
 {
 	struct err why = { 0 };
 	int r;
 
 	if (c->failed.code != ERR_NONE)
 		return k3_iod_raise(&c->failed, err);
-	while ((r = proto_conn_receive(c->conn, ret, false, &why)) == PROTO_AGAIN && wait)
+	while ((r = proto_conn_receive(c->conn, ret, false, &why)) == PROTO_AGAIN && wait &&
+	       !is_late(c))
 		wait_readable(c);
-	if (r == PROTO_CLOSED)
-		return fail_gone(c, while_what, err);
 	if (r < 0 && why.code != ERR_NONE)
 		return k3_iod_fail(c, err, why.code, "%s", why.text);
 	if (r < 0)
@@ -201,197 +192,18 @@ int k3_iod_receive(struct k3_iod *c, bool wait, const char *for_what, struct err
 {
 	struct proto_message m;
 	char doing[80];
-	int r;
+	int r = k3_iod_receive_raw(c, wait, &m, err);
 
-	(void)snprintf(doing, sizeof(doing), "while k3 waited for %s",
-		       for_what ? for_what : "nothing");
-	r = receive_raw(c, wait, for_what ? doing : "in the middle of the work", &m, err);
+	if (r == PROTO_CLOSED) {
+		(void)snprintf(doing, sizeof(doing), "while k3 waited for %s",
+			       for_what ? for_what : "nothing");
+		return k3_iod_lost(c, for_what ? doing : "in the middle of the work", err);
+	}
 	if (r != 0)
 		return r;
 	r = file_message(c, &m, err);
 	proto_message_close_fds(&m);
 	return r;
-}
-
-/* ---- opening --------------------------------------------------------------------------------- */
-
-static int map_fd(int fd, uint64_t size, const char *what, void **ret, struct err *err)
-{
-	struct stat st;
-	void *p;
-
-	if (fd < 0 || size == 0 || fstat(fd, &st) < 0 || (uint64_t)st.st_size < size)
-		return err_set(err, ERR_PROTOCOL,
-			       "WELCOME says the %s has %" PRIu64 " bytes, its descriptor has not",
-			       what, size);
-	p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED)
-		return err_set(err, ERR_NO_MEMORY, "cannot map the %s (%" PRIu64 " bytes): %s",
-			       what, size, strerror(errno));
-	(void)madvise(p, size, MADV_DONTDUMP);
-	*ret = p;
-	return 0;
-}
-
-static int open_slab(struct k3_iod *c, int fd, struct err *err)
-{
-	const struct slab_header *h;
-	int r = slab_open(&c->slab, fd, err);
-
-	if (r < 0)
-		return r;
-	h = &c->slab->header;
-	if (h->total_size != c->welcome.slab_size || h->n_slots != c->welcome.n_slots ||
-	    h->n_tiles != c->catalog.header->n_tiles ||
-	    memcmp(h->model_digest, c->welcome.model_digest, sizeof(h->model_digest)) != 0)
-		return err_set(err, ERR_PROTOCOL,
-			       "the slab is not the one that WELCOME and the catalog describe");
-	return 0;
-}
-
-/* The files after slab and catalog, as WELCOME's has bits announce them. */
-static int take_files(struct k3_iod *c, const struct proto_message *m, struct err *err)
-{
-	static const struct {
-		enum wire_fd which;
-		uint32_t bit;
-		const char *name;
-	} files[] = {
-		{ WIRE_FD_CONFIG, 0, "config.json" },
-		{ WIRE_FD_VOCABULARY, WIRE_HAS_VOCABULARY, "tiktoken.model" },
-		{ WIRE_FD_TOKENIZER_CONFIG, WIRE_HAS_TOKENIZER_CONFIG, "tokenizer_config.json" },
-	};
-	uint32_t next = WIRE_FD_CONFIG;
-
-	for (size_t i = 0; i < N_ELEMENTS(files); i++) {
-		enum wire_fd which = files[i].which;
-		int r;
-
-		if (files[i].bit && !(c->welcome.has & files[i].bit))
-			continue;
-		if (next >= m->n_fds)
-			return err_set(err, ERR_PROTOCOL, "WELCOME came without %s", files[i].name);
-		r = fd_slurp(m->fds[next++], FILE_SIZE_MAX, &c->files[which], &c->file_size[which]);
-		if (r < 0)
-			return err_set(err, ERR_IO, "cannot read %s as k3-iod gave it: %s",
-				       files[i].name, strerror(-r));
-	}
-	return 0;
-}
-
-static int accept_welcome(struct k3_iod *c, const struct proto_message *m, struct err *err)
-{
-	const struct wire_welcome *w = &m->body.welcome;
-	int r;
-
-	c->welcome = *w;
-	if (w->version < PROTO_VERSION_MIN || w->version > PROTO_VERSION_MAX || w->incompat != 0)
-		return err_set(err, ERR_VERSION,
-			       "k3-iod chose protocol version %" PRIu32 " with features %#" PRIx64
-			       "; this k3 speaks %d to %d and no features",
-			       w->version, w->incompat, PROTO_VERSION_MIN, PROTO_VERSION_MAX);
-	if (m->n_fds <= WIRE_FD_CONFIG)
-		return err_set(err, ERR_PROTOCOL, "WELCOME brought %" PRIu32 " descriptors",
-			       m->n_fds);
-	r = map_fd(m->fds[WIRE_FD_CATALOG], w->catalog_size, "catalog", &c->catalog_bytes, err);
-	if (r < 0)
-		return r;
-	r = catalog_open(c->catalog_bytes, w->catalog_size, &c->catalog, err);
-	if (r < 0)
-		return r;
-	r = open_slab(c, m->fds[WIRE_FD_SLAB], err);
-	if (r < 0)
-		return r;
-	return take_files(c, m, err);
-}
-
-static int greet(struct k3_iod *c, struct err *err)
-{
-	struct wire_hello hello = { .version_min = PROTO_VERSION_MIN,
-				    .version_max = PROTO_VERSION_MAX,
-				    .pid = (uint32_t)getpid(),
-				    .name = "k3 " K3_VERSION };
-	struct proto_message m;
-	int r = k3_iod_send(c, PROTO_HELLO, &hello, err);
-
-	if (r < 0)
-		return r;
-	r = receive_raw(c, true, "instead of saying WELCOME", &m, err);
-	if (r < 0)
-		return r;
-	if (m.type == PROTO_WELCOME)
-		r = accept_welcome(c, &m, err);
-	else if (m.type == PROTO_ERROR)
-		on_error(c, &m), r = k3_iod_raise(&c->failed, err);
-	else
-		r = err_set(err, ERR_PROTOCOL, "k3-iod answered HELLO with %s", proto_name(m.type));
-	proto_message_close_fds(&m);
-	return r;
-}
-
-int k3_iod_adopt(struct k3_iod **ret, int fd, struct err *err)
-{
-	CLEANUP(k3_iod_freep) struct k3_iod *c = calloc(1, sizeof(*c));
-	int r;
-
-	if (!c) {
-		(void)fd_close(fd);
-		return err_set(err, ERR_NO_MEMORY, "no memory for a connection");
-	}
-	r = proto_conn_new(&c->conn, fd, PROTO_C2D);
-	if (r < 0)
-		return err_set(err, ERR_NO_MEMORY, "cannot set up a connection: %s", strerror(-r));
-	r = greet(c, err);
-	if (r == 0)
-		r = k3_iod_tiles_init(c, err);
-	if (r == 0)
-		r = k3_iod_experts_init(c, err);
-	if (r < 0)
-		return r;
-	*ret = TAKE(c);
-	return 0;
-}
-
-int k3_iod_connect(struct k3_iod **ret, const char *socket_path, struct err *err)
-{
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	CLEANUP(fd_closep) int fd = -1;
-
-	if (strlen(socket_path) >= sizeof(addr.sun_path))
-		return err_set(err, ERR_USAGE, "--socket %s: a socket path has at most %zu bytes",
-			       socket_path, sizeof(addr.sun_path) - 1);
-	memcpy(addr.sun_path, socket_path, strlen(socket_path) + 1);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return err_set(err, ERR_SOCKET, "cannot make a socket: %s", strerror(errno));
-	if (connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0)
-		return err_set(err, ERR_GONE,
-			       "no k3-iod answers at %s: %s; start one with k3-iod --model DIR "
-			       "--socket %s",
-			       socket_path, strerror(errno), socket_path);
-	return k3_iod_adopt(ret, TAKE_FD(fd), err);
-}
-
-struct k3_iod *k3_iod_free(struct k3_iod *c)
-{
-	if (!c)
-		return NULL;
-	k3_iod_tiles_deinit(c);
-	k3_iod_experts_deinit(c);
-	free(c->rows.rows);
-	(void)slab_free(c->slab);
-	if (c->catalog_bytes)
-		(void)munmap(c->catalog_bytes, c->welcome.catalog_size);
-	for (size_t i = 0; i < N_ELEMENTS(c->files); i++)
-		free(c->files[i]);
-	(void)proto_conn_free(c->conn);
-	free(c);
-	return NULL;
-}
-
-void k3_iod_freep(struct k3_iod **c)
-{
-	*c = k3_iod_free(*c);
 }
 
 const struct catalog *k3_iod_catalog(const struct k3_iod *c)
@@ -437,11 +249,13 @@ static size_t collect_ids(struct iod_rows *w, const uint32_t *ids, size_t n, uin
 	return i;
 }
 
-/* One ROWS request for what collect_ids found; waits for all its rows. */
-static int fetch_rows(struct k3_iod *c, struct err *err)
+/* One ROWS request for what collect_ids found; waits for all its rows, or until the connection is
+ * another one. */
+static int ask_for_rows(struct k3_iod *c, struct err *err)
 {
 	struct iod_rows *w = &c->rows;
 	struct wire_rows m = { .serial = ++w->serial, .n = w->n };
+	uint32_t epoch = c->epoch;
 	int r;
 
 	memcpy(m.ids, w->ids, w->n * sizeof(*w->ids));
@@ -449,11 +263,21 @@ static int fetch_rows(struct k3_iod *c, struct err *err)
 	err_clear(&w->error);
 	w->n_left = w->n;
 	r = k3_iod_send(c, PROTO_ROWS, &m, err);
-	while (r >= 0 && w->n_left > 0) {
+	while (r >= 0 && w->n_left > 0 && c->epoch == epoch) {
 		if (w->error.code != ERR_NONE)
 			return k3_iod_raise(&w->error, err);
 		r = k3_iod_receive(c, true, "embedding rows", err);
 	}
+	return r;
+}
+
+static int fetch_rows(struct k3_iod *c, struct err *err)
+{
+	int r;
+
+	do
+		r = ask_for_rows(c, err);
+	while (r >= 0 && c->rows.n_left > 0);
 	return r;
 }
 
@@ -485,11 +309,16 @@ int k3_iod_stats(struct k3_iod *c, uint64_t values[PROTO_STATS_MAX], uint32_t *r
 		 struct err *err)
 {
 	struct wire_stats m = { 0 };
-	int r = k3_iod_send(c, PROTO_STATS, &m, err);
+	uint32_t epoch;
+	int r;
 
 	c->has_stats = false;
-	while (r >= 0 && !c->has_stats)
-		r = k3_iod_receive(c, true, "the daemon's counters", err);
+	do {
+		epoch = c->epoch;
+		r = k3_iod_send(c, PROTO_STATS, &m, err);
+		while (r >= 0 && !c->has_stats && c->epoch == epoch)
+			r = k3_iod_receive(c, true, "the daemon's counters", err);
+	} while (r >= 0 && !c->has_stats);
 	if (r < 0)
 		return r;
 	memcpy(values, c->stats.values, sizeof(c->stats.values));

@@ -15,9 +15,27 @@
 
 struct k3_iod;
 
-/* Connect to a daemon's socket, say HELLO, map what WELCOME brings. fd form: an already connected
- * socket (owned from here), as made by k3_embedded_start. */
-int k3_iod_connect(struct k3_iod **ret, const char *socket_path, struct err *err);
+enum { K3_IOD_STALE = 1, K3_IOD_NONE = 2 }; /* expected conditions below */
+
+/*
+ * How a daemon is reached, at first and when a connection has ended. A connection that ends in the
+ * middle of a step (the daemon was killed, restarted, upgraded) is made again: the model's digest
+ * and catalog are compared, the slab is mapped anew and what the step still needs is asked for. The
+ * caller notices nothing but the time; a line on standard error says so. Pointers into the slab
+ * hold until the next call only.
+ */
+struct k3_iod_way {
+	/* A connected socket, the caller's. K3_IOD_NONE with err: nobody answers now; < 0: trying
+	 * again is of no use. */
+	int (*dial)(void *data, int *ret_fd, struct err *err);
+	void *data;
+	uint64_t wait_seconds; /* for a daemon that has gone, is starting or is busy; 0 = none */
+	bool (*is_cancelled)(void); /* NULL: waiting ends by time alone */
+};
+int k3_iod_open(struct k3_iod **ret, const struct k3_iod_way *way, struct err *err);
+/* Dial the socket at a path; data: the path. */
+int k3_iod_dial(void *data, int *ret_fd, struct err *err);
+/* A connected socket (owned from here); when it ends, so does the connection. */
 int k3_iod_adopt(struct k3_iod **ret, int fd, struct err *err);
 struct k3_iod *k3_iod_free(struct k3_iod *c);
 void k3_iod_freep(struct k3_iod **c);
@@ -28,8 +46,6 @@ const struct wire_welcome *k3_iod_welcome(const struct k3_iod *c);
  * given. */
 const char *k3_iod_file(const struct k3_iod *c, enum wire_fd which, size_t *ret_size);
 
-enum { K3_IOD_STALE = 1, K3_IOD_NONE = 2 }; /* expected conditions below */
-
 /* Begin a sweep over the tiles of layers [0, n_layers) and, with head, of the head. again: another
  * follows. */
 int k3_iod_sweep(struct k3_iod *c, uint32_t n_layers, bool head, bool again, struct err *err);
@@ -37,6 +53,7 @@ int k3_iod_sweep(struct k3_iod *c, uint32_t n_layers, bool head, bool again, str
 struct k3_tile {
 	uint32_t tile;
 	uint32_t generation;
+	uint32_t epoch; /* of the connection that brought it */
 	bool is_pinned;
 	const uint8_t *base; /* start of the tile in the slab; parts at base + part.offset */
 };
@@ -62,6 +79,7 @@ int k3_iod_experts(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t
 		   struct err *err);
 struct k3_expert {
 	uint32_t layer, expert, slot, generation;
+	uint32_t epoch; /* of the connection that brought it */
 	const uint8_t *part[EXPERT_PARTS];
 };
 /* The next expert that has landed: 0; K3_IOD_NONE: none there now (wait = false) or none
@@ -81,6 +99,7 @@ int k3_iod_stats(struct k3_iod *c, uint64_t values[PROTO_STATS_MAX], uint32_t *r
 struct k3_iod_counts {
 	uint64_t trunk_bytes_read, expert_bytes_read; /* as charged by TILE_READY, EXPERT_READY */
 	uint64_t tiles, experts_resident, experts_read, stale;
+	uint64_t reconnects;
 	uint64_t wait_ns; /* time spent waiting for messages */
 };
 const struct k3_iod_counts *k3_iod_counts(const struct k3_iod *c);

@@ -13,20 +13,53 @@
 
 #include "shared/must.h"
 
+static int by_layer_and_id(const void *a, const void *b)
+{
+	const struct wanted_expert *x = a, *y = b;
+
+	if (x->layer != y->layer)
+		return x->layer < y->layer ? -1 : 1;
+	return (x->expert > y->expert) - (x->expert < y->expert);
+}
+
+/* The queue with what was asked of an earlier connection before it: nothing of that will come. */
+static int requeue_asked(struct iod_experts *x, size_t least)
+{
+	size_t n = 0, n_queued = x->tail - x->head;
+	struct wanted_expert *queue = calloc(x->n_asked + n_queued + least, sizeof(*queue));
+
+	if (!queue)
+		return -ENOMEM;
+	for (uint32_t i = 0; x->asked && i < x->window; i++)
+		if (x->asked[i].state != ASKED_FREE)
+			queue[n++] = (struct wanted_expert){ x->asked[i].layer,
+							     (uint16_t)x->asked[i].expert };
+	qsort(queue, n, sizeof(*queue), by_layer_and_id);
+	if (n_queued > 0)
+		memcpy(queue + n, x->queue + x->head, n_queued * sizeof(*queue));
+	free(x->queue);
+	x->queue = queue;
+	x->capacity = x->n_asked + n_queued + least;
+	x->head = 0;
+	x->tail = n + n_queued;
+	x->n_asked = 0;
+	return 0;
+}
+
 int k3_iod_experts_init(struct k3_iod *c, struct err *err)
 {
 	const struct catalog_header *h = c->catalog.header;
 	struct iod_experts *x = &c->experts;
+	int r = requeue_asked(x, (size_t)h->n_experts + 1);
 
 	for (int i = 0; i < EXPERT_PARTS; i++)
 		x->part_size[i] = (uint64_t)h->expert_rows[i] * h->expert_cols[i];
+	free(x->asked);
 	x->window = c->welcome.expert_window;
 	if (x->window > h->n_experts)
 		x->window = h->n_experts; /* more are never wanted at once */
-	x->capacity = (size_t)h->n_experts + 1;
 	x->asked = calloc((size_t)x->window + 1, sizeof(*x->asked));
-	x->queue = calloc(x->capacity, sizeof(*x->queue));
-	if (!x->asked || !x->queue)
+	if (!x->asked || r < 0)
 		return err_set(err, ERR_NO_MEMORY, "no memory for the expert window");
 	return 0;
 }
@@ -148,6 +181,11 @@ static int send_queued(struct k3_iod *c, struct err *err)
 	return 0;
 }
 
+int k3_iod_experts_resume(struct k3_iod *c, struct err *err)
+{
+	return send_queued(c, err);
+}
+
 static int enqueue(struct iod_experts *x, uint32_t layer, const uint16_t *ids, size_t n,
 		   struct err *err)
 {
@@ -222,7 +260,8 @@ int k3_iod_expert_next(struct k3_iod *c, bool wait, struct k3_expert *ret, struc
 	*ret = (struct k3_expert){ .layer = a->layer,
 				   .expert = a->expert,
 				   .slot = a->ready.slot,
-				   .generation = a->ready.generation };
+				   .generation = a->ready.generation,
+				   .epoch = c->epoch };
 	for (int i = 0; i < EXPERT_PARTS; i++)
 		ret->part[i] = c->slab->base + a->ready.offset + a->ready.part_off[i];
 	return 0;
@@ -230,7 +269,7 @@ int k3_iod_expert_next(struct k3_iod *c, bool wait, struct k3_expert *ret, struc
 
 int k3_iod_expert_done(struct k3_iod *c, const struct k3_expert *e, struct err *err)
 {
-	struct asked_expert *a = find_asked(&c->experts, e->layer, e->expert);
+	struct asked_expert *a;
 	struct wire_expert_done done = {
 		.layer = e->layer, .expert = e->expert, .slot = e->slot, .generation = e->generation
 	};
@@ -238,19 +277,21 @@ int k3_iod_expert_done(struct k3_iod *c, const struct k3_expert *e, struct err *
 	bool is_stale;
 	int r;
 
+	if (e->epoch != c->epoch)
+		return K3_IOD_STALE; /* of a slab that has gone; asked for again already */
+	a = find_asked(&c->experts, e->layer, e->expert);
 	must(a && a->state == ASKED_TAKEN);
 	is_stale = !slab_entry_is_same(&c->slab->slots[e->slot], e->generation);
 	forget(&c->experts, a);
-	r = k3_iod_send(c, PROTO_EXPERT_DONE, &done, err);
-	if (r < 0)
-		return r;
 	if (is_stale) {
 		c->counts.stale++;
 		r = enqueue(&c->experts, e->layer, &id, 1, err);
 		if (r < 0)
 			return r;
 	}
-	r = send_queued(c, err);
+	r = k3_iod_send(c, PROTO_EXPERT_DONE, &done, err);
+	if (r == 0)
+		r = send_queued(c, err);
 	if (r < 0)
 		return r;
 	return is_stale ? K3_IOD_STALE : 0;

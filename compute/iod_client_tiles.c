@@ -29,6 +29,7 @@ void k3_iod_tiles_deinit(struct k3_iod *c)
 {
 	free(c->tiles.leases);
 	c->tiles.leases = NULL;
+	c->tiles.n_leases = c->tiles.max_leases = 0;
 }
 
 static int send_done(struct k3_iod *c, uint32_t tile, struct err *err)
@@ -42,16 +43,19 @@ static int send_done(struct k3_iod *c, uint32_t tile, struct err *err)
 static int release_below(struct k3_iod *c, uint32_t limit, struct err *err)
 {
 	struct iod_tiles *t = &c->tiles;
-	uint32_t kept = 0;
 	int r = 0;
 
-	for (uint32_t i = 0; i < t->n_leases; i++) {
-		if (t->leases[i].tile >= limit)
-			t->leases[kept++] = t->leases[i];
-		else if (r == 0)
-			r = send_done(c, t->leases[i].tile, err);
+	for (uint32_t i = 0; i < t->n_leases && r == 0;) {
+		uint32_t tile = t->leases[i].tile;
+
+		if (tile >= limit) {
+			i++;
+			continue;
+		}
+		/* out of the list first: a new connection begins with an empty one */
+		t->leases[i] = t->leases[--t->n_leases];
+		r = send_done(c, tile, err);
 	}
-	t->n_leases = kept;
 	return r;
 }
 
@@ -99,6 +103,26 @@ static int send_sweep(struct k3_iod *c, uint32_t first_tile, struct err *err)
 	return k3_iod_send(c, PROTO_SWEEP, &m, err);
 }
 
+/* The first tile from this one on that the sweep goes through; tiles.end when there is none. */
+static uint32_t first_of_sweep(const struct k3_iod *c, uint32_t tile)
+{
+	uint32_t bound = c->catalog.header->n_layers;
+
+	while (tile < c->tiles.end && c->catalog.tiles[tile].layer >= c->tiles.n_layers &&
+	       c->catalog.tiles[tile].layer < bound)
+		tile++;
+	return tile;
+}
+
+int k3_iod_tiles_resume(struct k3_iod *c, struct err *err)
+{
+	struct iod_tiles *t = &c->tiles;
+	uint32_t first = first_of_sweep(c, t->next);
+
+	err_clear(&t->error);
+	return first < t->end ? send_sweep(c, first, err) : 0;
+}
+
 int k3_iod_sweep(struct k3_iod *c, uint32_t n_layers, bool head, bool again, struct err *err)
 {
 	const struct catalog_header *h = c->catalog.header;
@@ -126,17 +150,21 @@ static const struct tile_lease *find_lease(const struct iod_tiles *t, uint32_t t
 /* Fill ret when the tile can be used now. */
 static bool find_tile(const struct k3_iod *c, uint32_t tile, struct k3_tile *ret)
 {
-	const struct slab_entry *e = &c->slab->tiles[tile];
+	const struct slab_entry *e;
 	const struct tile_lease *lease = find_lease(&c->tiles, tile);
 	uint32_t generation;
 	const uint8_t *base;
 
+	if (!c->slab)
+		return false; /* the connection has ended for good: the next call says so */
 	if (lease) {
 		*ret = (struct k3_tile){ .tile = tile,
 					 .generation = lease->generation,
+					 .epoch = c->epoch,
 					 .base = c->slab->base + lease->offset };
 		return true;
 	}
+	e = &c->slab->tiles[tile];
 	/* generation before state: pairs with the daemon raising it before it leaves READY */
 	generation = atomic_load_explicit(&e->generation, memory_order_acquire);
 	if (atomic_load_explicit(&e->state, memory_order_acquire) != SLAB_READY ||
@@ -147,9 +175,11 @@ static bool find_tile(const struct k3_iod *c, uint32_t tile, struct k3_tile *ret
 		       : NULL;
 	if (!base)
 		return false;
-	*ret = (struct k3_tile){
-		.tile = tile, .generation = generation, .is_pinned = true, .base = base
-	};
+	*ret = (struct k3_tile){ .tile = tile,
+				 .generation = generation,
+				 .epoch = c->epoch,
+				 .is_pinned = true,
+				 .base = base };
 	return true;
 }
 
@@ -204,10 +234,11 @@ int k3_iod_wait_tile_or_expert(struct k3_iod *c, uint32_t tile, struct err *err)
 
 int k3_iod_tile_done(struct k3_iod *c, const struct k3_tile *tile, struct err *err)
 {
-	const struct slab_entry *e = &c->slab->tiles[tile->tile];
 	int r;
 
-	if (!slab_entry_is_same(e, tile->generation)) {
+	if (tile->epoch != c->epoch)
+		return K3_IOD_STALE; /* of a slab that has gone; asked for again already */
+	if (!slab_entry_is_same(&c->slab->tiles[tile->tile], tile->generation)) {
 		c->counts.stale++;
 		r = send_sweep(c, tile->tile, err);
 		return r < 0 ? r : K3_IOD_STALE;

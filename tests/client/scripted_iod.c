@@ -22,15 +22,21 @@ static int open_model_file(const char *name)
 
 static void open_model(struct scripted_iod *s)
 {
-	struct slab_want want = { 0 };
-	const struct catalog_header *h;
 	struct source_want sources = { .n_model_dirs = 1, .model_dirs = &model_dir };
-	struct slab_plan plan;
 	struct err err = { 0 };
 
 	model_dir = test_source("tests/oracle/tiny");
 	CHECK_MSG(source_open(&sources, &s->source, &err) == 0, "%s", err.text);
-	h = s->source->catalog.header;
+}
+
+void scripted_new_slab(struct scripted_iod *s)
+{
+	struct slab_want want = { 0 };
+	const struct catalog_header *h = s->source->catalog.header;
+	struct slab_plan plan;
+	struct err err = { 0 };
+
+	s->slab = slab_free(s->slab);
 	want.trunk_size = h->trunk_size;
 	want.max_tile_size = h->max_tile_size;
 	want.n_tiles = h->n_tiles;
@@ -56,6 +62,8 @@ static void send_welcome(struct scripted_iod *s, uint32_t tile_window, uint32_t 
 				    .client = 1,
 				    .backend = "none" };
 	memcpy(w->model_digest, s->source->model_digest, sizeof(w->model_digest));
+	if (s->has_other_model)
+		w->model_digest[0] ^= 1;
 	m.fds[WIRE_FD_SLAB] = fd_reopen_read_only(s->slab->fd);
 	m.fds[WIRE_FD_CATALOG] = fd_memfd("catalog", s->source->catalog_size);
 	CHECK(fd_pwrite_all(m.fds[WIRE_FD_CATALOG], s->source->catalog_bytes,
@@ -74,12 +82,60 @@ void scripted_open(struct scripted_iod *s, uint32_t tile_window, uint32_t expert
 
 	memset(s, 0, sizeof(*s));
 	open_model(s);
+	scripted_new_slab(s);
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
 	CHECK_EQ(proto_conn_new(&s->conn, pair[0], PROTO_D2C), 0);
 	send_welcome(s, tile_window, expert_window);
 	CHECK_MSG(k3_iod_adopt(&s->client, pair[1], &err) == 0, "%s", err.text);
 	hello = scripted_expect(s, PROTO_HELLO);
 	CHECK_EQ(hello.hello.version_min, PROTO_VERSION_MIN);
+}
+
+static int dial(void *data, int *ret_fd, struct err *err)
+{
+	struct wire_error busy = { .code = ERR_BUSY,
+				   .class = ERR_CLASS_RETRY,
+				   .flags = WIRE_ERROR_CLOSING };
+	struct scripted_iod *s = data;
+	int pair[2];
+
+	s->n_dials++;
+	if (s->n_nobody > 0) {
+		s->n_nobody--;
+		(void)err_set(err, ERR_GONE, "nobody answers");
+		return K3_IOD_NONE;
+	}
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+	s->conn = proto_conn_free(s->conn);
+	CHECK_EQ(proto_conn_new(&s->conn, pair[0], PROTO_D2C), 0);
+	if (s->n_busy > 0) {
+		s->n_busy--;
+		scripted_send_error(s, &busy, "no room now");
+		s->conn = proto_conn_free(s->conn);
+	} else {
+		send_welcome(s, s->tile_window, s->expert_window);
+	}
+	*ret_fd = pair[1];
+	return 0;
+}
+
+void scripted_open_again(struct scripted_iod *s, uint32_t tile_window, uint32_t expert_window)
+{
+	struct k3_iod_way way = { .dial = dial, .data = s, .wait_seconds = 60 };
+	struct err err = { 0 };
+
+	memset(s, 0, sizeof(*s));
+	s->tile_window = tile_window;
+	s->expert_window = expert_window;
+	open_model(s);
+	scripted_new_slab(s);
+	CHECK_MSG(k3_iod_open(&s->client, &way, &err) == 0, "%s", err.text);
+	(void)scripted_expect(s, PROTO_HELLO);
+}
+
+void scripted_die(struct scripted_iod *s)
+{
+	s->conn = proto_conn_free(s->conn);
 }
 
 void scripted_close(struct scripted_iod *s)

@@ -14,10 +14,22 @@ struct scripted_iod {
 	struct slab *slab;
 	struct proto_conn *conn; /* the daemon's end */
 	struct k3_iod *client;
+	/* of clients that connect again: how the next dials go */
+	uint32_t tile_window, expert_window;
+	uint32_t n_dials, n_nobody,
+		n_busy;       /* nobody answers, BUSY instead of WELCOME: so many times */
+	bool has_other_model; /* WELCOME with another digest */
 };
 
 /* Open the checkpoint and make a client of it, its windows as given. */
 void scripted_open(struct scripted_iod *s, uint32_t tile_window, uint32_t expert_window);
+/* The same, and a connection that ends is made again: every dial makes a new pair of sockets, with
+ * WELCOME or BUSY in it. */
+void scripted_open_again(struct scripted_iod *s, uint32_t tile_window, uint32_t expert_window);
+/* The daemon's end closes. */
+void scripted_die(struct scripted_iod *s);
+/* The slab of the daemon before is forgotten, another one made. */
+void scripted_new_slab(struct scripted_iod *s);
 void scripted_close(struct scripted_iod *s);
 
 void scripted_send(struct scripted_iod *s, enum proto_type type, const void *body);

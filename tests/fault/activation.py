@@ -158,9 +158,9 @@ def ends_with_its_client(case):
 
 
 def daemon_dies(case):
-    """A client whose daemon is killed ends with a sentence and does not hang."""
+    """A client whose daemon is killed and does not come back ends with a sentence and does not hang."""
     d = Daemon(case, DEMO)
-    p = case.start("k3", "run", "--socket", d.socket, "--prompt", "Thus saith the LORD", "--gen", "4000",
+    p = case.start("k3", "run", "--socket", d.socket, "--prompt", "Thus saith the LORD", "--gen", "4000", "--reconnect-wait", "1",
                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     check(p.stdout.read(1), "k3 wrote no text")
     check_equal(d.stop(signal.SIGKILL), -9, "exit code after SIGKILL")

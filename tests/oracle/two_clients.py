@@ -89,13 +89,17 @@ def refused_at_the_floor(case):
     d = Daemon(case, DEMO, "--cache-gb", "0", "--trunk-gb", "0")
     with Wire(d.socket) as w:
         w.hello()
-        r = case.exec("k3", "run", "--socket", d.socket, "--ids", "1", "--gen", "1")
+        r = case.exec("k3", "run", "--socket", d.socket, "--ids", "1", "--gen", "1", "--reconnect-wait", "0")
         check_equal(r.rc, 1, f"exit code beside another client\n{r}")
         check("later" in r.err and "-gb" in r.err, f"no sentence that helps\n{r}")
         code, kind = struct.unpack_from("<2I", second_hello(d.socket))
         check_equal((code, kind), (12, 1), "code and class of the refusal: busy, to be retried")
         check(w.stats()["clients"] == 1, "the refused ones are still counted")
-    wait_until(lambda: case.exec("k3", "run", "--socket", d.socket, "--ids", "1", "--gen", "1").rc == 0, "a second try")
+        log = open(case.path("waiting"), "wb")
+        p = case.start("k3", "run", "--socket", d.socket, "--ids", "1", "--gen", "1", stderr=log)
+        log.close()
+        wait_until(lambda: "trying again" in open(case.path("waiting")).read(), "k3 to say that it waits")
+    check_equal(p.wait(60), 0, f"exit code of the one that waited\n{open(case.path('waiting')).read()}")
     check_equal(d.stop(), 0, "exit code of k3-iod")
 
 
