@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include "compute/embedded.h"
 #include "compute/generate.h"
 #include "compute/memplan.h"
+#include "compute/model_config.h"
 #include "compute/options.h"
 #include "compute/preset.h"
 #include "compute/prompt.h"
@@ -56,30 +56,10 @@ struct run {
 
 /* ---- the model's texts ----------------------------------------------------------------------- */
 
-static int read_config(struct run *r, struct err *err)
-{
-	char path[PATH_MAX];
-	CLEANUP(freep) char *json = NULL;
-	size_t size = 0;
-	int e = -ENOENT;
-
-	for (size_t i = 0; i < r->line->words.n && e == -ENOENT; i++) {
-		if (r->o->config)
-			(void)snprintf(path, sizeof(path), "%s", r->o->config);
-		else
-			(void)snprintf(path, sizeof(path), "%s/config.json",
-				       r->line->words.items[i]);
-		e = fd_read_file(AT_FDCWD, path, CONFIG_FILE_MAX, &json, &size);
-	}
-	if (e < 0)
-		return err_set(err, ERR_CONFIG, "cannot read %s: %s", path, strerror(-e));
-	return config_parse(json, size, path, &r->config, err);
-}
-
 static int read_model_texts(struct run *r, struct err *err)
 {
 	struct option_list tok = { .items = { r->o->tok }, .n = 1 };
-	int e = read_config(r, err);
+	int e = k3_config_read(&r->line->words, r->o->config, &r->config, err);
 
 	if (e < 0)
 		return e;
