@@ -26,7 +26,6 @@
 #include "shared/fd.h"
 #include "shared/log.h"
 #include "shared/slab.h"
-#include "shared/tuning.h"
 
 enum { USUAL_ROWS = 256 };
 enum { RESTARTS_MAX = 3 }; /* of a private daemon that is killed again and again */
@@ -108,18 +107,6 @@ static int choose_layers(struct run *r, struct err *err)
 	return 0;
 }
 
-/* Bytes that the private daemon keeps in flight, a profile's aside: only ring and pinned tiles
- * share differently for it, and their sum is what is planned. */
-static int find_in_flight(const struct k3_options *o, uint64_t *ret, struct err *err)
-{
-	CLEANUP(tuning_deinit) struct tuning tuning = { 0 };
-	int r = tuning_add(&tuning, &o->queue_depth, &o->chunk, false, err);
-
-	if (r == 0)
-		*ret = tuning_in_flight(&tuning, SLAB_READ_DEPTH, SLAB_READ_CHUNK);
-	return r;
-}
-
 static int plan_memory(struct run *r, struct err *err)
 {
 	const struct k3_options *o = r->o;
@@ -150,7 +137,7 @@ static int plan_memory(struct run *r, struct err *err)
 			       " positions of this model",
 			       r->prompt.n, o->gen, o->context, limit);
 	want.n_positions = r->n_positions = (uint32_t)positions;
-	e = find_in_flight(o, &want.in_flight, err);
+	e = k3_memplan_in_flight(&o->queue_depth, &o->chunk, &want.in_flight, err);
 	if (e < 0)
 		return e;
 	e = k3_memplan_make(&want, &r->plan, err);

@@ -2,6 +2,7 @@
  * k3: the client. Finds the command, reads its options, and lets cmd_*.c do the work.
  *
  *   k3 run ...      one prompt to the end (cmd_run.c)
+ *   k3 plan ...     what a run would take (cmd_plan.c)
  *   k3 tokenize ... text to ids and back (cmd_tokenize.c)
  *   k3 stats ...    counters of a daemon (cmd_stats.c)
  *   k3 MODEL ...    the short form of k3 run MODEL
@@ -20,6 +21,7 @@ static const struct {
 	int (*run)(const struct k3_command_line *line);
 } commands[] = {
 	{ "run", k3_cmd_run },
+	{ "plan", k3_cmd_plan },
 	{ "tokenize", k3_cmd_tokenize },
 	{ "stats", k3_cmd_stats },
 };

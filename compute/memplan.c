@@ -13,10 +13,14 @@
 #include "compute/preset.h"
 #include "shared/memlimit.h"
 #include "shared/slab.h"
+#include "shared/tuning.h"
 
 /* Left to others when auto decides: a sixteenth, at most 4 GiB. */
 enum { AUTO_SPARE_SHARE = 16 };
 #define AUTO_SPARE_MAX (4ull << 30)
+/* Of a limit that was given only what the borders of the slab's areas may take. */
+enum { GIVEN_SPARE_SHARE = 64 };
+#define GIVEN_SPARE_MAX (16ull << 20)
 /* What k3 still allocates beside the items: stacks of threads, buffers of the connection. */
 #define PROGRAM_SPARE (4ull << 20)
 /* config.json gives sizes to about a percent; "everything" must not fall short of it. */
@@ -49,11 +53,16 @@ uint64_t k3_private_rss(void)
 	return total;
 }
 
-static void read_limit(const char *root, struct k3_memplan *p)
+static void find_limit(const struct k3_memplan_want *w, struct k3_memplan *p)
 {
 	struct memlimit m;
 
-	memlimit_get(root ? root : "", &m);
+	if (w->limit > 0) {
+		p->limit = w->limit;
+		(void)snprintf(p->limit_note, sizeof(p->limit_note), "the limit that was given");
+		return;
+	}
+	memlimit_get(w->limit_root ? w->limit_root : "", &m);
 	p->limit = m.bytes;
 	(void)snprintf(p->limit_note, sizeof(p->limit_note), "%s", m.text);
 }
@@ -63,6 +72,11 @@ static void add_up(struct k3_memplan *p)
 	p->total = 0;
 	for (int i = 0; i < K3_MEMPLAN_N_; i++)
 		p->total += p->item[i];
+}
+
+static uint32_t at_least_one(uint32_t n)
+{
+	return n > 0 ? n : 1;
 }
 
 static void plan_client(const struct k3_memplan_want *w, uint32_t rows, struct k3_memplan *p)
@@ -81,6 +95,11 @@ static void plan_client(const struct k3_memplan_want *w, uint32_t rows, struct k
 		(uint64_t)n_logits * w->config->vocab_size * sizeof(float);
 	p->item[K3_MEMPLAN_client_trace] =
 		w->has_trace ? (uint64_t)rows * p->size.n_moe_layers * w->config->top_k * 2 : 0;
+	p->item[K3_MEMPLAN_client_program] = p->program_size;
+	p->item[K3_MEMPLAN_client_state_kda] *= at_least_one(w->n_sequences);
+	p->item[K3_MEMPLAN_client_state_mla] *= at_least_one(w->n_sequences);
+	for (int i = K3_MEMPLAN_client_scratch; i <= K3_MEMPLAN_client_program; i++)
+		p->item[i] *= at_least_one(w->n_clients);
 }
 
 static int plan_daemon(const struct k3_memplan_want *w, uint64_t trunk_budget,
@@ -131,9 +150,11 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 }
 
 /* auto: p holds the least plan; what is left of the limit goes to the trunk, then to the cache. */
-static void choose_auto(const struct k3_memplan *p, uint64_t *ret_trunk, uint64_t *ret_cache)
+static void choose_auto(const struct k3_memplan_want *w, const struct k3_memplan *p,
+			uint64_t *ret_trunk, uint64_t *ret_cache)
 {
-	uint64_t spare = min_u64(p->limit / AUTO_SPARE_SHARE, AUTO_SPARE_MAX);
+	uint64_t spare = w->limit ? min_u64(p->limit / GIVEN_SPARE_SHARE, GIVEN_SPARE_MAX)
+				  : min_u64(p->limit / AUTO_SPARE_SHARE, AUTO_SPARE_MAX);
 	uint64_t trunk =
 		p->item[K3_MEMPLAN_daemon_pinned_tiles] + p->item[K3_MEMPLAN_daemon_tile_ring];
 	uint64_t cache = p->item[K3_MEMPLAN_daemon_expert_slots];
@@ -176,7 +197,7 @@ static int plan_budgets(const struct k3_memplan_want *w, struct k3_memplan *p, s
 					    ? given - p->item[K3_MEMPLAN_daemon_expert_slots]
 					    : 0;
 		}
-		choose_auto(p, &trunk, &cache);
+		choose_auto(w, p, &trunk, &cache);
 		if (w->trunk_gb >= 0) {
 			given = budget_bytes(w->trunk_gb, 0, 0);
 			cache = given < trunk ? cache + (trunk - given) : cache;
@@ -193,6 +214,33 @@ static int plan_budgets(const struct k3_memplan_want *w, struct k3_memplan *p, s
 	return plan_daemon(w, trunk, cache, p, err);
 }
 
+/* The daemon admits a client when it can promise it three tiles and two experts
+ * (docs/decisions/0005-promises.md); with everything resident nothing need be promised. */
+static int check_clients(const struct k3_memplan_want *w, const struct k3_memplan *p,
+			 struct err *err)
+{
+	uint32_t n = at_least_one(w->n_clients);
+	uint64_t ring = p->item[K3_MEMPLAN_daemon_tile_ring];
+	uint64_t slots = p->item[K3_MEMPLAN_daemon_expert_slots];
+	uint64_t ring_least = (3ull * n + 1) * p->size.max_tile_size;
+	uint64_t slots_least = 2ull * n * p->size.expert_size;
+
+	if (n == 1)
+		return 0;
+	if (ring > 0 && ring < ring_least)
+		return err_set(err, ERR_BUDGET,
+			       "%" PRIu32
+			       " clients need a ring of %.3f GB, this trunk budget leaves "
+			       "%.3f GB; give a larger --trunk-gb or a smaller --tile",
+			       n, (double)ring_least / 1e9, (double)ring / 1e9);
+	if (slots < slots_least && slots < p->size.n_experts * p->size.expert_size)
+		return err_set(err, ERR_BUDGET,
+			       "%" PRIu32 " clients need a cache of %.3f GB, this one has %.3f GB; "
+			       "give a larger --cache-gb",
+			       n, (double)slots_least / 1e9, (double)slots / 1e9);
+	return 0;
+}
+
 static int refuse(const struct k3_memplan_want *w, const struct k3_memplan *p, struct err *err)
 {
 	struct k3_memplan least = *p;
@@ -200,33 +248,51 @@ static int refuse(const struct k3_memplan_want *w, const struct k3_memplan *p, s
 			"this run would take %.3f GB, but only %.3f GB may be allocated (%s)",
 			(double)p->total / 1e9, (double)p->limit / 1e9, p->limit_note);
 
-	if (plan_least(w, 1, &least, NULL) == 0 && least.total < p->total)
+	if (plan_least(w, at_least_one(w->n_sequences), &least, NULL) < 0)
+		return r;
+	if (least.total < p->total)
 		err_append(err, "; the least is %.3f GB, with %s--prefill-rows 1",
 			   (double)least.total / 1e9,
 			   w->has_daemon ? "--trunk-gb 0 --cache-gb 0 " : "");
+	else
+		err_append(err, "; that is the least");
+	return r;
+}
+
+int k3_memplan_in_flight(const struct option_list *queue_depths, const struct option_list *chunks,
+			 uint64_t *ret, struct err *err)
+{
+	CLEANUP(tuning_deinit) struct tuning tuning = { 0 };
+	int r = tuning_add(&tuning, queue_depths, chunks, false, err);
+
+	if (r == 0)
+		*ret = tuning_in_flight(&tuning, SLAB_READ_DEPTH, SLAB_READ_CHUNK);
 	return r;
 }
 
 int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, struct err *err)
 {
 	struct k3_memplan *p = ret;
+	uint32_t least_rows = at_least_one(want->n_sequences);
 	uint32_t rows = want->n_rows;
 	int r;
 
 	memset(p, 0, sizeof(*p));
 	k3_model_size(want->config, want->n_layers, want->tile_bytes, &p->size);
-	read_limit(want->limit_root, p);
-	p->item[K3_MEMPLAN_client_program] = k3_private_rss() + PROGRAM_SPARE;
+	find_limit(want, p);
+	p->program_size = k3_private_rss() + PROGRAM_SPARE + want->program_extra;
 	for (;;) {
 		r = plan_least(want, rows, p, err);
 		if (r == 0 && want->has_daemon)
 			r = plan_budgets(want, p, err);
+		if (r == 0 && want->has_daemon)
+			r = check_clients(want, p, err);
 		if (r < 0)
 			return r;
 		add_up(p);
-		if (p->total <= p->limit || want->n_rows_is_given || rows == 1)
+		if (p->total <= p->limit || want->n_rows_is_given || rows <= least_rows)
 			break;
-		rows /= 2;
+		rows = rows / 2 > least_rows ? rows / 2 : least_rows;
 	}
 	return p->total <= p->limit ? 0 : refuse(want, p, err);
 }

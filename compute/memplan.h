@@ -12,6 +12,7 @@
 #include "proto/wire.h"
 #include "shared/config.h"
 #include "shared/err.h"
+#include "shared/option.h"
 
 /* Item(name, sentence): the names are those of run.json's memory.plan. */
 #define K3_MEMPLAN_ITEMS(X)                                             \
@@ -49,6 +50,10 @@ struct k3_memplan_want {
 	double trunk_gb, cache_gb;      /* < 0: the preset's */
 	uint64_t tile_bytes, in_flight; /* 0: the daemon's defaults */
 	const char *limit_root;         /* of memlimit_get; NULL: this machine */
+	uint64_t limit;         /* plan for this many bytes, all of them; 0: what there is */
+	uint32_t n_sequences;   /* of a client, side by side in one step; 0: 1 */
+	uint32_t n_clients;     /* of the daemon; 0: 1 */
+	uint64_t program_extra; /* what k3 will hold and does not yet: a vocabulary not opened */
 };
 
 struct k3_memplan {
@@ -57,11 +62,17 @@ struct k3_memplan {
 	uint64_t limit;        /* what may be allocated; UINT64_MAX unknown */
 	char limit_note[512];  /* where the limit comes from */
 	uint32_t n_rows;       /* chosen */
+	uint64_t program_size; /* of one client beside what it allocates for the run */
 	uint64_t trunk_budget; /* bytes for the daemon's --trunk-gb and --cache-gb */
 	uint64_t cache_budget;
 	struct k3_model_size size;
 };
 
+/* Bytes that a private daemon keeps in flight with these --queue-depth and --chunk, a profile's
+ * aside: only ring and pinned tiles share differently for it, and their sum is what is planned.
+ * ERR_USAGE. */
+int k3_memplan_in_flight(const struct option_list *queue_depths, const struct option_list *chunks,
+			 uint64_t *ret, struct err *err);
 /* Make the plan. ERR_BUDGET with both numbers when it does not fit, ret is filled then too. */
 int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, struct err *err);
 /* Replace the daemon's items by what it says it has. */

@@ -56,6 +56,35 @@ static void add_bundle(struct k3_model_size *m, const struct config *c, uint32_t
 	add_tile(m, size, 1);
 }
 
+/* The vectors that the released checkpoint stores as f32; everything else is bf16. */
+static bool is_released_as_f32(enum role role)
+{
+	switch (role) {
+	case ROLE_KDA_Q_CONV:
+	case ROLE_KDA_K_CONV:
+	case ROLE_KDA_V_CONV:
+	case ROLE_KDA_A_LOG:
+	case ROLE_KDA_DT_BIAS:
+	case ROLE_KDA_O_NORM:
+	case ROLE_ROUTER_BIAS:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void add_data(struct k3_model_size *m, const struct config *c, enum role role, bool is_head)
+{
+	uint32_t rows, cols;
+	uint64_t size;
+
+	role_shape(role, c, &rows, &cols);
+	size = (uint64_t)rows * cols * (is_released_as_f32(role) ? 4 : 2);
+	*(is_head ? &m->head_data : &m->layers_data) += size;
+	if (role == ROLE_SHARED_GATE || role == ROLE_SHARED_UP || role == ROLE_SHARED_DOWN)
+		m->shared_data += size;
+}
+
 static void add_layer(struct k3_model_size *m, const struct config *c, uint32_t layer, bool is_head,
 		      uint64_t tile_bytes)
 {
@@ -64,6 +93,8 @@ static void add_layer(struct k3_model_size *m, const struct config *c, uint32_t 
 		bool here = is_head ? role_layer_kind(role) == LAYER_HEAD
 				    : role_in_layer(role, c, layer);
 
+		if (here)
+			add_data(m, c, role, is_head);
 		if (here && !role_is_vector(role))
 			add_matrix(m, c, role, tile_bytes);
 	}
@@ -89,6 +120,8 @@ void k3_model_size(const struct config *c, uint32_t n_layers, uint64_t tile_byte
 		expert_part_shape(part, c, &rows, &cols);
 		expert += (uint64_t)rows * cols;
 	}
+	m.expert_data = expert;
+	m.embed_row = 2ull * c->hidden_size;
 	m.n_experts = m.n_moe_layers * c->n_experts;
 	m.expert_size = m.n_experts > 0 ? round_to_page(expert) + SLAB_PAGE : 0;
 	*ret = m;

@@ -13,6 +13,12 @@ struct k3_model_size {
 	uint32_t n_tiles;
 	uint32_t n_experts;    /* in all layers together */
 	uint32_t n_moe_layers; /* among the first n_layers */
+	/* Bytes of weights as released, page borders and padding not counted. */
+	uint64_t layers_data; /* all layers without their routed experts */
+	uint64_t shared_data; /* of layers_data: what is computed while a layer's experts load */
+	uint64_t head_data;
+	uint64_t expert_data; /* one routed expert */
+	uint64_t embed_row;
 };
 
 /* The first n_layers and the head. tile_bytes 0: the usual cut. */

@@ -26,6 +26,7 @@ static const struct option_program whole = {
 		 "k3 run --socket PATH [options]\n"
 		 "k3 MODEL [options]                 the same as k3 run MODEL\n"
 		 "k3 tokenize --tok DIR (TEXT | --file F | --jsonl F | --decode IDS) [--control]\n"
+		 "k3 plan (MODEL... | --config FILE) [options]\n"
 		 "k3 stats --socket PATH\n"
 		 "k3 COMMAND --help",
 	.intro =
@@ -64,6 +65,21 @@ static const struct option_program run = {
 	.n_options = N_ELEMENTS(table),
 };
 
+static const struct option_program plan = {
+	.name = "k3",
+	.summary = "what a run would take: memory, bytes and seconds",
+	.usage = "k3 plan (MODEL... | --config FILE) [options]",
+	.intro = "Sums every item of memory as k3 run would, what a token uses and reads, and from "
+		 "the rates of disk and memory the seconds it should take; then the same over a "
+		 "ladder of budgets. Nothing is started. A run that does not fit is refused with "
+		 "both numbers and exit code 2.",
+	.epilog = "examples:\n"
+		  "  k3 plan --config config.json --memory-gb 64 --disk-rate 7\n"
+		  "  k3 plan /models/k3 --preset laptop --context 32768 --measure\n\n" EXIT_CODES,
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
 static const struct option_program tokenize = {
 	.name = "k3",
 	.summary = "text to token ids and back",
@@ -91,7 +107,9 @@ const struct option_program *k3_option_program(const char *command)
 	static const struct {
 		const char *name;
 		const struct option_program *program;
-	} commands[] = { { "run", &run }, { "tokenize", &tokenize }, { "stats", &stats } };
+	} commands[] = {
+		{ "run", &run }, { "plan", &plan }, { "tokenize", &tokenize }, { "stats", &stats }
+	};
 
 	if (!command)
 		return &whole;

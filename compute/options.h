@@ -30,6 +30,7 @@ struct k3_command_line {
 const struct option_program *k3_option_program(const char *command);
 
 /* The commands. Each returns the exit code and has said on standard error what went wrong. */
+int k3_cmd_plan(const struct k3_command_line *line);
 int k3_cmd_run(const struct k3_command_line *line);
 int k3_cmd_tokenize(const struct k3_command_line *line);
 int k3_cmd_stats(const struct k3_command_line *line);

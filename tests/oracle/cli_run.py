@@ -118,7 +118,7 @@ def options_that_mean_nothing(case):
     refused(case, ["run", DEMO, "--ids", "1", "--gen", "0", "--stop-id", "eos"], "--stop-id")
     refused(case, ["run", DEMO, "--ids", "1", "--control"], "--control")
     refused(case, ["run", DEMO, "--ids", "1", "--prefil-rows", "1"], "--prefill-rows")
-    for name in ("plan", "doctor", "chat", "serve"):
+    for name in ("plot", "chat", "serve"):
         refused(case, [name], name)
         check(f"k3 {name}" not in case.exec("k3", "--help").out, f"--help lists {name}, which is not built")
 

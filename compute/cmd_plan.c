@@ -1,0 +1,159 @@
+/*
+ * k3 plan: what a run would take, before there is one. Everything comes from config.json; nothing
+ * is started and no weight file is opened, but for --measure, which reads a little of the shards.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "compute/model_config.h"
+#include "compute/model_files.h"
+#include "compute/options.h"
+#include "compute/plan.h"
+#include "compute/preset.h"
+#include "compute/prompt.h"
+#include "compute/rates.h"
+#include "shared/fd.h"
+#include "shared/log.h"
+
+enum { USUAL_ROWS = 256 };
+/* A vocabulary in memory, by id: the released one takes 8 MB. */
+enum { VOCABULARY_BYTES = 50 };
+#define MEASURE_SECONDS 1.0
+
+static int check(const struct k3_command_line *line, const struct config *c, struct err *err)
+{
+	const struct k3_options *o = &line->options;
+
+	if (o->layers > c->n_layers)
+		return err_set(err, ERR_USAGE,
+			       "--layers %" PRIu64 ": the model has %" PRIu32 " layers", o->layers,
+			       c->n_layers);
+	if (c->max_positions && o->context > c->max_positions)
+		return err_set(err, ERR_USAGE,
+			       "--context %" PRIu64 " is more than the %" PRIu32
+			       " positions of this model",
+			       o->context, c->max_positions);
+	if (o->measure && line->words.n == 0)
+		return err_set(err, ERR_USAGE, "--measure needs MODEL: its disks are measured");
+	if (o->measure && o->disk_rate >= 0)
+		return err_set(err, ERR_USAGE, "--measure and --disk-rate exclude each other");
+	return 0;
+}
+
+static int find_rates(const struct k3_command_line *line, struct k3_plan_rates *ret,
+		      struct err *err)
+{
+	const struct k3_options *o = &line->options;
+	CLEANUP(k3_model_files_deinit) struct k3_model_files files = { 0 };
+	double disk = o->disk_rate * 1e9;
+	int is_buffered = 0, r = 0;
+
+	if (o->measure)
+		r = k3_model_files_find(&line->words, o->trunk, &files, err);
+	if (r == 0 && o->measure)
+		r = k3_rate_disk((const char *const *)files.paths, files.n, MEASURE_SECONDS, &disk,
+				 &is_buffered, err);
+	if (r == 0 && o->measure && disk <= 0)
+		r = err_set(err, ERR_IO, "no file of the model could be read to measure its disk");
+	if (r < 0)
+		return r;
+	k3_plan_rates_init(ret, disk, o->memory_rate * 1e9, (unsigned)o->threads);
+	if (o->measure)
+		(void)snprintf(ret->disk_note, sizeof(ret->disk_note), "measured now%s",
+			       is_buffered ? ", not by O_DIRECT: the page cache may answer" : "");
+	return 0;
+}
+
+static int make(const struct k3_command_line *line, const struct config *c,
+		const struct k3_plan_rates *rates, struct k3_plan *ret, struct err *err)
+{
+	const struct k3_options *o = &line->options;
+	struct option_list tok = { .items = { o->tok }, .n = 1 };
+	CLEANUP(k3_tokenizer_freep) struct k3_tokenizer *t = NULL;
+	uint64_t context = o->context ? o->context : K3_PLAN_CONTEXT;
+	uint64_t most = o->prefill_rows ? o->prefill_rows : USUAL_ROWS;
+	struct k3_plan_want want = {
+		.memory = {
+			.config = c,
+			.n_layers = o->layers ? (uint32_t)o->layers : c->n_layers,
+			.n_rows = (uint32_t)(context < most ? context : most),
+			.n_rows_is_given = o->prefill_rows > 0,
+			
+			.n_positions = (uint32_t)context,
+			.n_logits = (uint32_t)o->batch,
+			.has_daemon = true,
+			.preset = o->preset,
+			.trunk_gb = o->trunk_gb,
+			.cache_gb = o->cache_gb,
+			.tile_bytes = o->tile,
+			.n_sequences = (uint32_t)o->batch,
+			.n_clients = (uint32_t)o->clients,
+			.limit = o->memory_gb > 0 ? (uint64_t)(o->memory_gb * 1e9 + 0.5) : 0,
+		},
+		.rates = rates,
+	};
+	int r = k3_memplan_in_flight(&o->queue_depth, &o->chunk, &want.memory.in_flight, err);
+
+	if (r == 0 && (o->tok || line->words.n > 0))
+		r = k3_tokenizer_open(&t, o->tok ? &tok : &line->words, c->vocab_size, err);
+	if (r < 0)
+		return r;
+	if (!t && line->words.n == 0)
+		want.memory.program_extra = (uint64_t)c->vocab_size * VOCABULARY_BYTES;
+	if (want.memory.n_rows < o->batch)
+		want.memory.n_rows = (uint32_t)o->batch;
+	return k3_plan_make(&want, ret, err);
+}
+
+static void show(const struct k3_plan *plan, bool as_json)
+{
+	json_t *o;
+
+	if (!as_json) {
+		k3_plan_print(plan, stdout);
+		return;
+	}
+	o = k3_plan_json(plan);
+	(void)json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+	(void)putchar('\n');
+	json_decref(o);
+}
+
+static int plan(const struct k3_command_line *line, struct k3_plan *p, struct err *err)
+{
+	struct k3_plan_rates rates;
+	struct config config;
+	int r;
+
+	if (line->words.n == 0 && !line->options.config)
+		return err_set(err, ERR_USAGE, "give a MODEL directory, or --config FILE");
+	r = k3_config_read(&line->words, line->options.config, &config, err);
+	if (r == 0)
+		r = check(line, &config, err);
+	if (r == 0)
+		r = find_rates(line, &rates, err);
+	if (r < 0)
+		return r;
+	r = make(line, &config, &rates, p, err);
+	if (p->memory.total > 0 && (r == 0 || err->code == ERR_BUDGET))
+		show(p, line->options.json);
+	return r;
+}
+
+int k3_cmd_plan(const struct k3_command_line *line)
+{
+	CLEANUP(freep) struct k3_plan *p = NULL;
+	struct err err = { 0 };
+	int r;
+
+	if (line->options.list_presets) {
+		k3_preset_print(stdout);
+		return 0;
+	}
+	p = calloc(1, sizeof(*p));
+	r = p ? plan(line, p, &err) : err_set(&err, ERR_NO_MEMORY, "no memory for a plan");
+	if (r == 0)
+		return 0;
+	log_error("%s", err.text);
+	return err_exit_code(err.code);
+}
