@@ -5,7 +5,6 @@ end, O_DIRECT, trunk file or shards, size of tiles. Of the client: threads, inst
 incremental or full recompute, rows of a prompt chunk. Each checkpoint runs a set of combinations in
 which every pair of values of any two factors occurs; the smallest one runs the full product.
 """
-import ctypes
 import itertools
 import json
 import os
@@ -18,6 +17,7 @@ import k3test
 import reference
 import trace_file
 from k3test import DEMO, Daemon, check, check_equal
+from xxh3 import xxh3_128
 
 DAEMON = {
     "trunk": ("none", "half", "all"),
@@ -172,18 +172,6 @@ def embedded(case):
     check_equal(case.exec("k3-store", "pack", path, trunk).rc, 0, "k3-store pack")
     for args in ([], ["--trunk-gb", "0", "--cache-gb", "0"], ["--trunk", trunk], ["--trunk", trunk, "--trunk-gb", "0.0005"]):
         check_equal(case.k3(path, *args, ids=ids, gen=gen).run["logits_digest"], want, f"digest with {args}")
-
-
-class Xxh128(ctypes.Structure):
-    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
-
-
-def xxh3_128(data):
-    lib = ctypes.CDLL("libxxhash.so.0")
-    lib.XXH3_128bits.restype = Xxh128
-    lib.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    h = lib.XXH3_128bits(data, len(data))
-    return f"{h.high:016x}{h.low:016x}"
 
 
 def what_it_covers(case):
