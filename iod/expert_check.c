@@ -6,23 +6,6 @@
 static const enum expert_part scale_parts[] = { EXPERT_GATE_SCALE, EXPERT_DOWN_SCALE,
 						EXPERT_UP_SCALE };
 
-/* Where byte slot_off of a slot came from. */
-static const struct source_segment *find_origin(const struct source *s,
-						const struct source_expert *e, uint64_t slot_off,
-						uint64_t *ret_file_off)
-{
-	for (uint32_t i = 0; i < e->n_segments; i++) {
-		const struct source_segment *seg = &s->segments[e->first_segment + i];
-		uint64_t start = seg->slab_off + seg->file_off % 4096;
-
-		if (slot_off < start || slot_off - start >= seg->size)
-			continue;
-		*ret_file_off = seg->file_off + (slot_off - start);
-		return seg;
-	}
-	return NULL;
-}
-
 int iod_expert_check(const struct source *s, uint32_t layer, uint32_t expert, const uint8_t *slot,
 		     struct err *err)
 {
@@ -39,7 +22,8 @@ int iod_expert_check(const struct source *s, uint32_t layer, uint32_t expert, co
 
 		if (!bad)
 			continue;
-		seg = find_origin(s, e, (uint64_t)(bad - slot), &file_off);
+		seg = source_find_origin(s, e->first_segment, e->n_segments, (uint64_t)(bad - slot),
+					 &file_off);
 		(void)names_format_expert(layer, expert, part, name, sizeof(name));
 		return err_set(err, ERR_EXPERT,
 			       "expert %u of layer %u is damaged: a scale of 255, which is not a "

@@ -159,3 +159,8 @@ struct source *source_free(struct source *s);
 void source_freep(struct source **s);
 /* NULL when the layer has no routed experts or the numbers are out of range. */
 const struct source_expert *source_expert(const struct source *s, uint32_t layer, uint32_t expert);
+/* Which segment of a tile or slot byte slab_off of it comes from, and which byte of the file that
+ * is; NULL: padding. */
+const struct source_segment *source_find_origin(const struct source *s, uint32_t first_segment,
+						uint32_t n_segments, uint64_t slab_off,
+						uint64_t *ret_file_off);

@@ -106,6 +106,58 @@ int fd_read_file(int dir_fd, const char *path, size_t max, char **ret, size_t *r
 	return fd_slurp(fd, max, ret, ret_size);
 }
 
+int fd_sync_directory_of(const char *path)
+{
+	CLEANUP(freep) char *dir = strdup(path);
+	CLEANUP(fd_closep) int fd = -1;
+	char *slash;
+
+	if (!dir)
+		return -ENOMEM;
+	slash = strrchr(dir, '/');
+	if (slash)
+		slash[slash == dir ? 1 : 0] = '\0';
+	fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+static int write_pieces(const char *path, const struct fd_piece *pieces, size_t n_pieces)
+{
+	CLEANUP(fd_closep)
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+	uint64_t at = 0;
+
+	if (fd < 0)
+		return -errno;
+	for (size_t i = 0; i < n_pieces; i++) {
+		int r = fd_pwrite_all(fd, pieces[i].bytes, pieces[i].size, at);
+
+		if (r < 0)
+			return r;
+		at += pieces[i].size;
+	}
+	return fdatasync(fd) < 0 ? -errno : 0;
+}
+
+int fd_replace_file(const char *path, const struct fd_piece *pieces, size_t n_pieces)
+{
+	CLEANUP(freep) char *fresh = NULL;
+	int r;
+
+	if (asprintf(&fresh, "%s.new", path) < 0) {
+		fresh = NULL;
+		return -ENOMEM;
+	}
+	r = write_pieces(fresh, pieces, n_pieces);
+	if (r == 0 && rename(fresh, path) < 0)
+		r = -errno;
+	if (r < 0) {
+		(void)unlink(fresh);
+		return r;
+	}
+	return fd_sync_directory_of(path);
+}
+
 int fd_memfd(const char *name, uint64_t size)
 {
 	CLEANUP(fd_closep) int fd = -1;

@@ -16,6 +16,19 @@ int fd_pwrite_all(int fd, const void *buf, size_t size, uint64_t offset);
 int fd_read_file(int dir_fd, const char *path, size_t max, char **ret, size_t *ret_size);
 int fd_slurp(int fd, size_t max, char **ret, size_t *ret_size);
 
+/*
+ * Replace the file at path by these pieces: written beside it (path.new), synced, renamed, the
+ * directory synced; so there is always the old file or the new one, whole. 0 or -errno, the old
+ * file then as it was.
+ */
+struct fd_piece {
+	const void *bytes;
+	size_t size;
+};
+int fd_replace_file(const char *path, const struct fd_piece *pieces, size_t n_pieces);
+/* Sync the directory that holds path, after a rename: 0 or -errno. */
+int fd_sync_directory_of(const char *path);
+
 /* A memfd with cloexec and sealing allowed; huge asks for huge pages by MADV later, not by
  * hugetlbfs. */
 int fd_memfd(const char *name, uint64_t size);

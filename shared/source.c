@@ -50,6 +50,22 @@ const struct source_expert *source_expert(const struct source *s, uint32_t layer
 	return &s->experts[s->expert_base[layer] + expert];
 }
 
+const struct source_segment *source_find_origin(const struct source *s, uint32_t first_segment,
+						uint32_t n_segments, uint64_t slab_off,
+						uint64_t *ret_file_off)
+{
+	for (uint32_t i = 0; i < n_segments; i++) {
+		const struct source_segment *seg = &s->segments[first_segment + i];
+		uint64_t start = seg->slab_off + seg->file_off % SOURCE_PAGE;
+
+		if (slab_off < start || slab_off - start >= seg->size)
+			continue;
+		*ret_file_off = seg->file_off + (slab_off - start);
+		return seg;
+	}
+	return NULL;
+}
+
 static void build_deinit(struct source_build *b)
 {
 	for (uint32_t i = 0; b->experts && i < b->n_layers; i++)

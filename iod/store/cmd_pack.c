@@ -1,30 +1,71 @@
 /* k3-store pack: options to iod_pack, progress to standard error. */
+#include <stdio.h>
+
 #include "iod/store/options.h"
 #include "iod/store/pack.h"
 #include "iod/store/progress.h"
+#include "iod/store/sums_write.h"
+#include "shared/attr.h"
+#include "shared/fd.h"
 #include "shared/log.h"
+
+struct packing {
+	struct iod_progress progress;
+	const struct iod_pack_want *want;
+};
 
 static void show_progress(void *data, const struct iod_pack_progress *progress)
 {
+	struct packing *p = data;
 	static const char *const phases[] = {
 		[IOD_PACK_RESUME] = "checking what is there",
 		[IOD_PACK_WRITE] = "writing",
 		[IOD_PACK_VERIFY] = "reading back",
 	};
 
-	iod_progress_show(data, phases[progress->phase], progress->done, progress->total);
+	iod_progress_show(&p->progress, phases[progress->phase], progress->done, progress->total);
+}
+
+static void show_sums(void *data, uint64_t done, uint64_t total)
+{
+	static const char what[] = "checksums of all weights";
+	struct packing *p = data;
+
+	iod_progress_show(&p->progress, what, done, total);
+}
+
+/* OUT.sums. Before OUT has its name, so that a pack that is stopped here goes on here. */
+static int write_sums(void *data, struct err *err)
+{
+	struct packing *p = data;
+	CLEANUP(freep) char *path = NULL;
+	struct iod_sums_want want = { .model = { .model_dirs = p->want->model_dirs,
+						 .n_model_dirs = p->want->n_model_dirs,
+						 .config_path = p->want->config_path,
+						 .max_layers = p->want->max_layers },
+				      .progress = show_sums,
+				      .data = p };
+	struct iod_sums_result result;
+
+	if (asprintf(&path, "%s.sums", p->want->out) < 0) {
+		path = NULL;
+		return err_set(err, ERR_NO_MEMORY, "out of memory");
+	}
+	want.out = path;
+	return iod_sums_write(&want, &result, err);
 }
 
 int iod_store_cmd_pack(const struct iod_store_line *line)
 {
-	struct iod_progress progress;
+	struct packing p;
 	struct iod_pack_want want = { .model_dirs = line->words.items,
 				      .n_model_dirs = (uint32_t)line->words.n - 1,
 				      .config_path = line->options.config,
 				      .tile_bytes = line->options.tile,
 				      .max_layers = (uint32_t)line->options.layers,
 				      .progress = show_progress,
-				      .data = &progress };
+				      .before_rename = line->options.no_sums ? NULL : write_sums,
+				      .data = &p };
 	struct iod_pack_result result = { 0 };
 	struct err err = { 0 };
 	int r;
@@ -35,9 +76,10 @@ int iod_store_cmd_pack(const struct iod_store_line *line)
 		return err_exit_code(ERR_USAGE);
 	}
 	want.out = line->words.items[line->words.n - 1];
-	iod_progress_init(&progress, line->options.quiet);
+	p.want = &want;
+	iod_progress_init(&p.progress, line->options.quiet);
 	r = iod_pack(&want, &result, &err);
-	iod_progress_end(&progress);
+	iod_progress_end(&p.progress);
 	if (r < 0) {
 		log_error("%s", err.text);
 		return err_exit_code(err.code);

@@ -6,6 +6,7 @@
  *   k3-store pack ...    trunk file (cmd_pack.c, pack.c)
  *   k3-store replay ...  traces against cache policies (cmd_replay.c, replay*.c, routing.c)
  *   k3-store synth ...   random checkpoint (cmd_synth.c, synth*.c)
+ *   k3-store verify ...  checks and checksums (cmd_verify.c, verify.c, sums_write.c, units.c)
  */
 #include <signal.h>
 #include <stdio.h>
@@ -19,10 +20,9 @@ static const struct {
 	const char *name;
 	int (*run)(const struct iod_store_line *line);
 } commands[] = {
-	{ "census", iod_store_cmd_census },
-	{ "pack", iod_store_cmd_pack },
-	{ "replay", iod_store_cmd_replay },
-	{ "synth", iod_store_cmd_synth },
+	{ "census", iod_store_cmd_census }, { "pack", iod_store_cmd_pack },
+	{ "replay", iod_store_cmd_replay }, { "synth", iod_store_cmd_synth },
+	{ "verify", iod_store_cmd_verify },
 };
 
 static int fail_usage(const char *text)

@@ -24,15 +24,20 @@ static const struct option_program whole = {
 		 "k3-store pack MODEL... OUT [--tile BYTES] [--config FILE]\n"
 		 "k3-store replay TRACE [--slots N,N,...] [--warm TOKENS] [--json] [--plot FILE]\n"
 		 "k3-store synth OUT [--config FILE] [geometry] [--seed N]\n"
+		 "k3-store verify MODEL... [--trunk FILE] [--deep] [--manifest FILE]\n"
+		 "k3-store verify MODEL... --write\n"
 		 "k3-store COMMAND --help",
-	.intro = "census says what a checkpoint consists of, from its headers alone.\n\n"
-		 "pack copies everything but the routed experts into one trunk file in the order "
-		 "in which a step uses it: faster to stream, checksummed, and never a "
-		 "precondition.\n\n"
-		 "replay simulates the cache of experts over a recorded trace: what a larger "
-		 "--cache-gb would bring.\n\n"
-		 "synth writes a random checkpoint of a given geometry in the released layout, for "
-		 "tests and benches. The text it produces means nothing.",
+	.intro =
+		"census says what a checkpoint consists of, from its headers alone.\n\n"
+		"pack copies everything but the routed experts into one trunk file in the order "
+		"in which a step uses it: faster to stream, checksummed, and never a "
+		"precondition.\n\n"
+		"replay simulates the cache of experts over a recorded trace: what a larger "
+		"--cache-gb would bring.\n\n"
+		"synth writes a random checkpoint of a given geometry in the released layout, for "
+		"tests and benches. The text it produces means nothing.\n\n"
+		"verify checks sizes and headers, or every byte; it also writes the checksums that "
+		"--verify-reads needs.",
 	.epilog = "examples:\n"
 		  "  k3-store pack /models/k3 /fast/k3.trunk\n"
 		  "  k3-store synth /tmp/small --layers 9 --experts 24 --seed 7\n\n" EXIT_CODES,
@@ -67,6 +72,9 @@ static const struct option_program pack = {
 		 "given when the shards are spread over disks. OUT is written as OUT.partial, "
 		 "synced, read back and compared, and only then renamed; an OUT that exists stays "
 		 "as it is until then.\n\n"
+		 "Beside it OUT.sums is written, the checksums of everything that a run reads, "
+		 "experts included (k3-store verify, --verify-reads of k3 and k3-iod). For that "
+		 "all of the checkpoint is read once; --no-sums leaves it out.\n\n"
 		 "A pack that was stopped goes on where it was when the same command is given "
 		 "again. The file fits this checkpoint and config.json only: another is refused.",
 	.epilog = "examples:\n"
@@ -120,6 +128,37 @@ static const struct option_program synth = {
 	.n_options = N_ELEMENTS(table),
 };
 
+static const struct option_program verify = {
+	.name = "k3-store",
+	.summary = "is a checkpoint what it should be?",
+	.usage = "k3-store verify MODEL... [--trunk FILE] [--deep] [--manifest FILE] [--rate "
+		 "BYTES]\n"
+		 "k3-store verify MODEL... --write [--sums FILE]",
+	.intro = "Without --deep: every shard's header and size, that nothing is missing, that "
+		 "checksums and trunk file belong to this checkpoint. It takes a second.\n\n"
+		 "With --deep every byte is read and compared with all checksums there are: of "
+		 "FILE.sums or k3.sums, of the trunk file, of the manifest. What is wrong is named "
+		 "by file, tensor and bytes, and the work goes on. A run that was stopped goes on "
+		 "where it was when the same command is given again; it may run beside a daemon "
+		 "(--rate).\n\n"
+		 "--write makes the checksums (k3.sums in MODEL): of each expert's tensors, of 16 "
+		 "rows at a time of the others, of each row of the embedding. k3-store pack writes "
+		 "them too. They say what the files were then, so check new files against a "
+		 "manifest first.",
+	.epilog = "examples:\n"
+		  "  k3-store verify /models/k3 --manifest deploy/k3-files.tsv\n"
+		  "  k3-store verify /models/k3 --manifest deploy/k3-files.tsv --deep\n"
+		  "  k3-store verify /models/k3 --write\n"
+		  "  k3-store verify /models/k3 --trunk /fast/k3.trunk --deep --rate 500M\n\n"
+		  "exit codes:\n"
+		  "  0  no fault\n"
+		  "  1  a file is damaged, missing or cannot be read; each is named\n"
+		  "  2  the command line, a config or the manifest is not understood\n"
+		  "  4  --write: an expert with an impossible scale",
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
 const struct option_program *iod_store_program(const char *command)
 {
 	if (command && strcmp(command, "census") == 0)
@@ -130,5 +169,7 @@ const struct option_program *iod_store_program(const char *command)
 		return &replay;
 	if (command && strcmp(command, "synth") == 0)
 		return &synth;
+	if (command && strcmp(command, "verify") == 0)
+		return &verify;
 	return &whole;
 }

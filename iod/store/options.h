@@ -31,4 +31,5 @@ const struct option_program *iod_store_program(const char *command);
 int iod_store_cmd_census(const struct iod_store_line *line);
 int iod_store_cmd_pack(const struct iod_store_line *line);
 int iod_store_cmd_replay(const struct iod_store_line *line);
+int iod_store_cmd_verify(const struct iod_store_line *line);
 int iod_store_cmd_synth(const struct iod_store_line *line);

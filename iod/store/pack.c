@@ -418,21 +418,6 @@ static int verify(struct pack *k, bool *ret_is_direct)
 
 /* ---- all of it --------------------------------------------------------------------------- */
 
-static int sync_directory(const char *path)
-{
-	CLEANUP(freep) char *dir = strdup(path);
-	CLEANUP(fd_closep) int fd = -1;
-	char *slash;
-
-	if (!dir)
-		return -ENOMEM;
-	slash = strrchr(dir, '/');
-	if (slash)
-		slash[slash == dir ? 1 : 0] = '\0';
-	fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
-}
-
 static int publish(struct pack *k)
 {
 	int r;
@@ -440,7 +425,7 @@ static int publish(struct pack *k)
 	if (rename(k->partial, k->want->out) < 0)
 		return err_set(k->err, ERR_IO, "%s: renaming to %s failed: %s", k->partial,
 			       k->want->out, strerror(errno));
-	r = sync_directory(k->want->out);
+	r = fd_sync_directory_of(k->want->out);
 	return r < 0 ? err_set(k->err, ERR_IO, "%s: syncing its directory failed: %s", k->want->out,
 			       strerror(-r))
 		     : 0;
@@ -463,6 +448,8 @@ static int run(struct pack *k, struct iod_pack_result *ret)
 		r = write_header(k);
 	if (r == 0)
 		r = verify(k, &ret->is_direct);
+	if (r == 0 && k->want->before_rename)
+		r = k->want->before_rename(k->want->data, k->err);
 	if (r == 0)
 		r = publish(k);
 	if (r < 0 && k->is_bad)

@@ -26,6 +26,9 @@ struct iod_pack_want {
 	/* Called after every piece; may be NULL. */
 	void (*progress)(void *data, const struct iod_pack_progress *progress);
 	void *data;
+	/* Called when the file is written and read back, before it gets its name; may be NULL. A
+	 * negative return ends the pack, which goes on from there when it is called again. */
+	int (*before_rename)(void *data, struct err *err);
 };
 
 struct iod_pack_result {

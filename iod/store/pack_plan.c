@@ -100,22 +100,6 @@ static int read_file(const struct iod_pack_plan *p, uint32_t file, void *buf, ui
 	return 0;
 }
 
-/* Where the byte that belongs at slab offset off of a tile lies in the shards. */
-static const struct source_segment *find_segment(const struct source *s, uint32_t tile,
-						 uint64_t off, uint64_t *ret_file_off)
-{
-	for (uint32_t i = s->tile_segment[tile]; i < s->tile_segment[tile + 1]; i++) {
-		const struct source_segment *g = &s->segments[i];
-		uint64_t begin = g->slab_off + g->file_off % PAGE;
-
-		if (off >= begin && off < begin + g->size) {
-			*ret_file_off = g->file_off + (off - begin);
-			return g;
-		}
-	}
-	return NULL;
-}
-
 int iod_pack_read_tile(const struct iod_pack_plan *p, uint32_t tile, void *buf, struct err *err)
 {
 	const struct trunk_tile *t = &p->tiles[tile];
@@ -124,7 +108,10 @@ int iod_pack_read_tile(const struct iod_pack_plan *p, uint32_t tile, void *buf, 
 	for (uint32_t i = t->tile.first_part; i < t->tile.first_part + t->tile.n_parts; i++) {
 		const struct catalog_part *from = &p->s->catalog.parts[i], *to = &p->parts[i];
 		uint64_t file_off = 0;
-		const struct source_segment *g = find_segment(p->s, tile, from->offset, &file_off);
+		const struct source_segment *g =
+			source_find_origin(p->s, p->s->tile_segment[tile],
+					   p->s->tile_segment[tile + 1] - p->s->tile_segment[tile],
+					   from->offset, &file_off);
 		int r;
 
 		must(g);
