@@ -12,6 +12,7 @@
 #include "iod/client.h"
 #include "iod/journal.h"
 #include "iod/notify.h"
+#include "iod/reload.h"
 #include "iod/start.h"
 #include "iod/sweep.h"
 #include "iod/tune.h"
@@ -71,6 +72,23 @@ static void on_tile_changed(void *data, struct iod_tile *tile)
 	iod_daemon_wake(d);
 }
 
+/* Each read that has been away for too long, once. Whoever waits for it goes on waiting: it may
+ * still come, and until then its memory is the device's. */
+static void report_stalls(struct iod_daemon *d)
+{
+	struct iod_stall stall;
+
+	while (iod_reader_find_stalled(d->reader, d->io_timeout * 1000000000, &stall)) {
+		const struct source_file *f = &d->source->files[stall.file];
+
+		if (iod_daemon_may_complain(d))
+			iod_event_log(LOG_LEVEL_WARNING, IOD_EVENT_READ_STALLED, NULL,
+				      "%s: reading at byte %" PRIu64 " has taken %.0f s and is not "
+				      "over: look after that disk (dmesg, smartctl)",
+				      f->path, stall.offset, stall.seconds);
+	}
+}
+
 static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 {
 	struct iod_daemon *d = data;
@@ -81,6 +99,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 	if (d->phase == IOD_PHASE_SERVE)
 		iod_start_report_pinning(d);
 	iod_client_check_stalled(d, now);
+	report_stalls(d);
 	iod_start_listen_again(d);
 	(void)sd_event_source_set_time(source, usec + TIMER_USEC);
 	return 0;
@@ -101,8 +120,7 @@ static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *si,
 {
 	(void)source;
 	(void)si;
-	(void)data;
-	log_info("SIGHUP: budgets and files are fixed at start, nothing to reload");
+	iod_reload(data);
 	return 0;
 }
 
@@ -280,6 +298,8 @@ int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, s
 	if (!d)
 		return err_set(err, ERR_NO_MEMORY, "no memory for the daemon's record");
 	d->options = options;
+	d->io_timeout = options->io_timeout;
+	d->is_verbose = options->verbose;
 	list_init(&d->clients);
 	iod_listener_init(&d->listener);
 	iod_handout_init(&d->handout);

@@ -30,7 +30,12 @@ enum iod_phase {
 };
 
 struct iod_daemon {
-	const struct iod_options *options; /* borrowed */
+	const struct iod_options *options; /* borrowed: as at the start */
+	int argc;                          /* set by main, borrowed: what a reload reads again */
+	char **argv;
+	/* of the options that a reload may change */
+	uint64_t io_timeout; /* seconds */
+	bool is_verbose;
 	sd_event *event;
 	struct iod_access access;
 	struct iod_listener listener;

@@ -48,6 +48,8 @@ static int run(int argc, char **argv)
 	log_init("k3-iod", options.verbose ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO);
 	if (iod_daemon_new(&d, &options, &err) < 0)
 		return report(&err);
+	d->argc = argc;
+	d->argv = argv;
 	r = iod_daemon_run(d);
 	if (r < 0) {
 		log_error("the event loop failed: %s", strerror(-r));

@@ -34,6 +34,7 @@ void iod_metrics_reply(struct iod_daemon *d, struct wire_stats_reply *ret)
 	m->reads_short = counts->reads_short;
 	m->reads_retried = counts->reads_retried;
 	m->reads_failed = counts->reads_failed;
+	m->reads_stalled = counts->reads_stalled;
 	m->clients = d->n_clients;
 	m->tiles_pinned = d->trunk->n_pinned_ready;
 	m->tiles_to_pin = d->trunk->n_pinned;

@@ -326,6 +326,36 @@ static int store(const struct option *o, const struct origin *from, const char *
 	return 0;
 }
 
+static bool is_same_text(const char *a, const char *b)
+{
+	return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+bool option_is_equal(const struct option *o, const void *a, const void *b)
+{
+	const void *x = (const char *)a + o->offset, *y = (const char *)b + o->offset;
+	const struct option_list *l = x, *m = y;
+
+	switch (o->type) {
+	case OPTION_FLAG:
+		return *(const bool *)x == *(const bool *)y;
+	case OPTION_STRING:
+	case OPTION_CHOICE:
+		return is_same_text(*(const char *const *)x, *(const char *const *)y);
+	case OPTION_UINT:
+	case OPTION_BYTES:
+	case OPTION_GB:
+		return memcmp(x, y, 8) == 0;
+	case OPTION_LIST:
+		break;
+	}
+	for (size_t i = 0; i < l->n && l->n == m->n; i++) {
+		if (!is_same_text(l->items[i], m->items[i]))
+			return false;
+	}
+	return l->n == m->n;
+}
+
 static void store_initial(const struct option *o, void *fields)
 {
 	static const struct origin from = { "--", "" };
@@ -456,12 +486,35 @@ static char *trim(char *text)
 	return text;
 }
 
+/* A copy that lives as long as the process; a file that is read again finds its earlier texts. */
+static const char *keep(const char *text)
+{
+	static struct kept {
+		struct kept *next;
+		char text[];
+	} * first;
+	size_t size = strlen(text) + 1;
+	struct kept *k;
+
+	for (k = first; k; k = k->next)
+		if (strcmp(k->text, text) == 0)
+			return k->text;
+	k = malloc(sizeof(*k) + size);
+	if (!k)
+		return NULL;
+	memcpy(k->text, text, size);
+	k->next = first;
+	first = k;
+	return k->text;
+}
+
 /* One line of a configuration file; line is cut up in place. */
 static int parse_line(const struct option_program *p, char *line, const struct origin *from,
 		      void *fields, struct given_record *record, struct err *err)
 {
 	const struct option *o;
-	char *name, *value, *copy;
+	const char *copy;
+	char *name, *value;
 
 	line = trim(line);
 	if (*line == '\0' || *line == '#')
@@ -480,14 +533,11 @@ static int parse_line(const struct option_program *p, char *line, const struct o
 	if (record->by[o - p->options] == GIVEN_LINE)
 		return 0; /* the command line wins */
 	/* The struct may keep the pointer for good. */
-	copy = strdup(value ? value : "yes");
+	copy = keep(value ? value : "yes");
 	if (!copy)
 		return err_set(err, ERR_NO_MEMORY, "%sout of memory", from->place);
 	record->by[o - p->options] = GIVEN_FILE;
-	if (o->type == OPTION_STRING || o->type == OPTION_LIST || o->type == OPTION_CHOICE)
-		return store(o, from, copy, fields, err);
-	CLEANUP(freep) char *owned = copy;
-	return store(o, from, owned, fields, err);
+	return store(o, from, copy, fields, err);
 }
 
 int option_parse_file(const struct option_program *p, const char *path, void *fields,

@@ -78,6 +78,9 @@ int option_was_given(const struct option_program *p, const void *fields, const c
 /* Digits, and K, M or G (1024) may follow; nothing else, and nothing above 64 bits. */
 bool option_parse_bytes(const char *text, uint64_t *ret);
 
+/* Do two structs of the program hold the same value of an option? */
+bool option_is_equal(const struct option *o, const void *a, const void *b);
+
 /* Does the command take this option? command NULL: true. */
 bool option_used_by(const struct option *o, const char *command);
 

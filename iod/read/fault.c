@@ -137,8 +137,11 @@ static bool touches(const struct iod_fault_range *range, const struct iod_op *op
 	       range->offset < op->offset + op->size && op->offset < range->offset + range->size;
 }
 
-uint64_t iod_fault_start(struct iod_fault *f, const struct iod_op *op, uint64_t now_ns)
+uint64_t iod_fault_start(struct iod_fault *f, const struct iod_op *op, uint32_t device,
+			 uint64_t now_ns)
 {
+	uint64_t *free_ns = &f->free_ns[device % IOD_FAULT_DEVICES_MAX];
+
 	if (!f->is_active)
 		return 0;
 	for (uint32_t i = 0; i < f->n_ranges; i++) {
@@ -147,10 +150,10 @@ uint64_t iod_fault_start(struct iod_fault *f, const struct iod_op *op, uint64_t 
 	}
 	if (f->bytes_per_second == 0)
 		return 0;
-	if (f->free_ns < now_ns)
-		f->free_ns = now_ns;
-	f->free_ns += (uint64_t)((double)op->size * 1e9 / (double)f->bytes_per_second);
-	return f->free_ns;
+	if (*free_ns < now_ns)
+		*free_ns = now_ns;
+	*free_ns += (uint64_t)((double)op->size * 1e9 / (double)f->bytes_per_second);
+	return *free_ns;
 }
 
 void iod_fault_land(struct iod_fault *f, struct iod_op *op)

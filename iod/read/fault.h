@@ -8,7 +8,7 @@
  *   stuck=FILE:OFFSET+SIZE      such reads never complete
  *   short=N                     every Nth read of more than a page returns two thirds of it
  *   again=N                     every Nth read gives EAGAIN
- *   slow=BYTES                  a device that delivers BYTES a second (K, M, G: 1024)
+ *   slow=BYTES                  each device delivers BYTES a second (K, M, G: 1024)
  *   no_uring=1 no_direct=1 no_register=1
  *                               as on a machine that refuses io_uring, O_DIRECT, registration
  *
@@ -20,7 +20,7 @@
 #include "iod/read/backend.h"
 #include "shared/err.h"
 
-enum { IOD_FAULT_RANGES_MAX = 16 };
+enum { IOD_FAULT_RANGES_MAX = 16, IOD_FAULT_DEVICES_MAX = 64 };
 #define IOD_FAULT_VARIABLE "K3_IOD_FAULT"
 
 struct iod_fault_range {
@@ -38,12 +38,13 @@ struct iod_fault {
 	uint64_t bytes_per_second;
 	bool no_uring, no_direct, no_register;
 	uint64_t n_reads;
-	uint64_t free_ns; /* slow: when the device has delivered all it was asked for */
+	uint64_t free_ns[IOD_FAULT_DEVICES_MAX]; /* slow: when a device has delivered all so far */
 };
 
 /* NULL or "" text: nothing. ERR_USAGE names what is not understood. */
 int iod_fault_parse(struct iod_fault *f, const char *text, struct err *err);
 /* A read starts: when it may land at the earliest (UINT64_MAX: never; 0: at once). */
-uint64_t iod_fault_start(struct iod_fault *f, const struct iod_op *op, uint64_t now_ns);
+uint64_t iod_fault_start(struct iod_fault *f, const struct iod_op *op, uint32_t device,
+			 uint64_t now_ns);
 /* A read has landed: its result may change. */
 void iod_fault_land(struct iod_fault *f, struct iod_op *op);

@@ -74,8 +74,13 @@ static void pause_chunk(struct iod_reader *r, struct reader_chunk *c, enum reade
 
 static void start_chunk(struct iod_reader *r, struct reader_chunk *c)
 {
+	uint32_t device = (uint32_t)(c->queue - r->queues);
+
 	c->pause = CHUNK_RUNS;
-	c->due_ns = r->fault.is_active ? iod_fault_start(&r->fault, &c->io, now_ns()) : 0;
+	c->started_ns = now_ns();
+	c->is_stall_told = false;
+	c->due_ns =
+		r->fault.is_active ? iod_fault_start(&r->fault, &c->io, device, c->started_ns) : 0;
 	r->backend->class->queue(r->backend, &c->io);
 }
 
@@ -431,6 +436,26 @@ bool iod_reader_is_idle(const struct iod_reader *r, enum iod_read_class class)
 			return false;
 	}
 	return true;
+}
+
+bool iod_reader_find_stalled(struct iod_reader *r, uint64_t limit_ns, struct iod_stall *ret)
+{
+	uint64_t now = now_ns();
+
+	for (uint32_t i = 0; i < r->n_chunks; i++) {
+		struct reader_chunk *c = &r->chunks[i];
+
+		if (!c->req || c->pause == CHUNK_BACKS_OFF || c->is_stall_told ||
+		    now - c->started_ns < limit_ns)
+			continue;
+		c->is_stall_told = true;
+		r->counts.reads_stalled++;
+		*ret = (struct iod_stall){ .file = c->io.file,
+					   .offset = c->io.offset,
+					   .seconds = (double)(now - c->started_ns) / 1e9 };
+		return true;
+	}
+	return false;
 }
 
 const struct iod_reader_counts *iod_reader_counts(const struct iod_reader *r)

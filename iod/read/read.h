@@ -99,8 +99,17 @@ bool iod_reader_is_idle(const struct iod_reader *r, enum iod_read_class class);
 const char *iod_reader_describe(const struct iod_reader *r);
 const char *iod_reader_describe_short(const struct iod_reader *r);
 
+/* The next read that has been away for longer than limit_ns and was not told of before; false when
+ * there is none. Counted once. */
+struct iod_stall {
+	uint32_t file;   /* index into the source's files */
+	uint64_t offset; /* in it */
+	double seconds;  /* since it was started */
+};
+bool iod_reader_find_stalled(struct iod_reader *r, uint64_t limit_ns, struct iod_stall *ret);
+
 struct iod_reader_counts {
-	uint64_t reads, reads_short, reads_retried, reads_failed;
+	uint64_t reads, reads_short, reads_retried, reads_failed, reads_stalled;
 	uint64_t bytes[IOD_READ_CLASS_N_];
 };
 const struct iod_reader_counts *iod_reader_counts(const struct iod_reader *r);

@@ -37,6 +37,8 @@ struct reader_chunk {
 	uint32_t n_tries;
 	enum reader_chunk_pause pause;
 	uint64_t due_ns;
+	uint64_t started_ns;
+	bool is_stall_told;
 	struct list link; /* in free_chunks or paused, else in none */
 };
 

@@ -1,10 +1,12 @@
 """Depth and chunk of each device: from options, from a profile, and changed while clients work."""
+import json
 import os
+import signal
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import k3test
-from k3test import Daemon, check, check_equal
+from k3test import DEMO, Daemon, check, check_equal, wait_until
 
 LEAST = ("--trunk-gb", "0", "--cache-gb", "0")
 
@@ -29,4 +31,56 @@ def profile(case):
 
 
 
-k3test.main([profile])
+def reload_settings(case):
+    """SIGHUP while a client works: new depths for what is read from then on, the same bits, nobody dropped and the
+    cache as it was; the log says what changed and what cannot."""
+    conf, f = case.path("iod.conf"), case.path("profile")
+    ids = json.load(open(os.path.join(DEMO, "golden.json")))["greedy"][0]["ids"]
+    want = case.k3(DEMO, ids=ids, gen=24).run["logits_digest"]
+    for backend in ("io_uring", "threads"):
+        open(f, "w").write(f"chunk = {DEMO}=64K\n")
+        open(conf, "w").write(f"queue-depth = 4\nprofile = {f}\ntile = 32768\ntrunk-gb = 0.0031\ncache-gb = 0.01\n")
+        d = Daemon(case, DEMO, "--conf", conf, "--backend", backend, env={"K3_IOD_FAULT": "slow=25M"})
+        check("depth 4, chunk 64 KiB" in d.log(), d.log())
+        argv, out = case.run_args(None, [], ids=ids, gen=24, daemon=d)
+        client = case.start("k3", *argv)
+        wait_until(lambda: d.stats()["tiles_served"] > 20, "the client to be at work")
+        for depth, chunk in ((1, "4K"), (64, "1M"), (7, "32K")):
+            before = d.stats()
+            check(client.poll() is None, "the client was too fast: the check shows nothing")
+            open(f, "w").write(f"chunk = {DEMO}={chunk}\n")
+            open(conf, "w").write(f"queue-depth = {depth}\nprofile = {f}\ntile = 32768\ntrunk-gb = 0.0031\ncache-gb = 0.02\nio-timeout = {depth}\n")
+            reload(d)
+            check(f"depth {depth}, chunk" in d.log().splitlines()[-2], f"what changed is not said\n{d.log()}")
+            check("restart: cache-gb" in d.log().splitlines()[-1], f"what cannot change is not said\n{d.log()}")
+            after = d.stats()
+            check_equal(after["clients_dropped"], 0, "clients dropped")
+            check(after["experts_resident"] >= before["experts_resident"], "the cache was emptied")
+        check_equal(client.wait(k3test.TIMEOUT), 0, "exit code of the client")
+        check_equal(json.load(open(os.path.join(out, "run.json")))["logits_digest"], want, "digest")
+        refused_reloads(d, conf)
+        check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
+def reload(d):
+    """SIGHUP, and RELOADING=1 with the time before READY=1."""
+    while d.read_notify(0.02):
+        pass
+    d.messages = []
+    os.kill(d.pid, signal.SIGHUP)
+    d.wait_notify(lambda x: x == "READY=1")
+    m = d.messages
+    check(m.index("RELOADING=1") < m.index("READY=1") and any(x.startswith("MONOTONIC_USEC=") for x in m), f"notified: {m}")
+
+
+def refused_reloads(d, conf):
+    """Nothing of a file that is not understood is taken."""
+    for text, word in (("queue-depth = 3\nwrong = 1\n", "wrong"), ("queue-depth = 3\nchunk = 5000\n", "--chunk"),
+                       ("queue-depth = /proc=3\n", "/proc"), ("queue-depth = 2000\n", "restart")):
+        open(conf, "w").write(text)
+        reload(d)
+        check("stays as it was" in d.log().splitlines()[-1] and word in d.log().splitlines()[-1], f"{text!r}\n{d.log()}")
+    check_equal(d.stats()["clients"], 1, "clients")
+
+
+k3test.main([profile, reload_settings])
