@@ -72,6 +72,17 @@ static int check_rows(const struct k3_engine *e, const struct k3_rows *rows, str
 	return 0;
 }
 
+/* Twice in one step, a sequence would take both runs of rows at the same position. */
+static int check_distinct(const struct k3_engine *e, const struct k3_sequence *sequence,
+			  struct err *err)
+{
+	for (uint32_t i = 0; i < e->n_groups; i++)
+		if (e->groups[i].sequence == sequence)
+			return err_set(err, ERR_USAGE,
+				       "the same sequence stands twice in one step");
+	return 0;
+}
+
 /* Number the rows of the batch and find those that get logits. */
 static int begin(struct k3_engine *e, const struct k3_batch *batch, struct err *err)
 {
@@ -83,6 +94,8 @@ static int begin(struct k3_engine *e, const struct k3_batch *batch, struct err *
 		const struct k3_rows *rows = &batch->rows[i];
 		int r = check_rows(e, rows, err);
 
+		if (r == 0)
+			r = check_distinct(e, rows->sequence, err);
 		if (r == 0 && rows->n > e->max_rows - e->n_rows)
 			r = err_set(err, ERR_USAGE,
 				    "a step takes at most the %u rows it was planned for",

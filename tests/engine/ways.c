@@ -207,6 +207,17 @@ static int step(struct fixture *f, const uint32_t *ids, uint32_t n, float *logit
 	return k3_engine_step(f->engine, &batch, err);
 }
 
+/* One sequence, twice in a step. */
+static int step_twice(struct fixture *f, const uint32_t *ids, struct err *err)
+{
+	struct k3_rows rows[2] = { { f->sequence, ids, 1, 0, NULL },
+				   { f->sequence, ids, 1, 0, NULL } };
+	struct k3_batch batch = { rows, 2, false };
+
+	err_clear(err);
+	return k3_engine_step(f->engine, &batch, err);
+}
+
 static void refusals(void)
 {
 	const char *dir = test_source("tests/oracle/tiny");
@@ -224,6 +235,8 @@ static void refusals(void)
 	ids[1] = 2;
 	CHECK(step(&f, ids, 8, NULL, &err) == 0);
 	CHECK(step(&f, ids, 3, NULL, &err) < 0 && err.code == ERR_USAGE);
+	CHECK(step_twice(&f, ids, &err) < 0 && err.code == ERR_USAGE);
+	CHECK_EQ(k3_sequence_position(f.sequence), 8);
 	CHECK(step(&f, ids, 2, NULL, &err) == 0);
 	CHECK_EQ(k3_sequence_position(f.sequence), 10);
 	fixture_close(&f);
