@@ -173,24 +173,6 @@ static int evaluate(struct run *r, bool another_follows, double start, const flo
 	return 0;
 }
 
-static uint32_t find_highest(const float *logits, uint32_t n)
-{
-	uint32_t best = 0;
-
-	for (uint32_t i = 1; i < n; i++)
-		if (logits[i] > logits[best])
-			best = i;
-	return best;
-}
-
-static bool is_stop(const struct k3_generation *g, uint32_t id)
-{
-	for (size_t i = 0; i < g->n_stop_ids; i++)
-		if (g->stop_ids[i] == id)
-			return true;
-	return false;
-}
-
 /* Text of one more token, or with UINT32_MAX what is left at the end. */
 static int put_text(struct run *r, uint32_t id, bool final, struct err *err)
 {
@@ -259,13 +241,13 @@ static int run_step(struct run *r, uint32_t step, struct err *err)
 		e = write_logits(g->first_logits, last, g->config->vocab_size, err);
 	if (e < 0)
 		return e;
-	k3_report_logits(g->report, last, g->config->vocab_size);
+	k3_digest_add(&g->report->digest, last, g->config->vocab_size);
 	if (g->n_generate > 0) {
-		id = find_highest(last, g->config->vocab_size);
+		id = k3_logits_highest(last, g->config->vocab_size);
 		e = k3_ids_push(g->generated, id, err);
 		if (e == 0)
 			e = k3_ids_push(&r->tokens, id, err);
-		if (e == 0 && is_stop(g, id))
+		if (e == 0 && k3_ids_contain(g->stop_ids, g->n_stop_ids, id))
 			e = 1;
 		if (e == 0)
 			e = put_text(r, id, false, err);

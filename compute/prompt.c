@@ -28,6 +28,14 @@ int k3_ids_push(struct k3_ids *ids, uint32_t id, struct err *err)
 	return 0;
 }
 
+bool k3_ids_contain(const uint32_t *ids, size_t n, uint32_t id)
+{
+	for (size_t i = 0; i < n; i++)
+		if (ids[i] == id)
+			return true;
+	return false;
+}
+
 int k3_ids_parse(const char *text, size_t size, const char *name, struct k3_ids *ids,
 		 struct err *err)
 {

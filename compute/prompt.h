@@ -1,5 +1,6 @@
 #pragma once
 /* What the user gave us to read: lists of token ids, tokenizer files, the prompt. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,6 +12,7 @@ struct k3_options;
 
 /* Append one id; 0 or ERR_NO_MEMORY. */
 int k3_ids_push(struct k3_ids *ids, uint32_t id, struct err *err);
+bool k3_ids_contain(const uint32_t *ids, size_t n, uint32_t id);
 /* Append the ids in size bytes of text: decimal numbers separated by commas, white space or
  * brackets. name is for messages ("--ids"). ERR_USAGE with the place of anything else. */
 int k3_ids_parse(const char *text, size_t size, const char *name, struct k3_ids *ids,

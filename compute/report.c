@@ -8,25 +8,20 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "shared/fd.h"
 
 int k3_report_init(struct k3_report *r, struct err *err)
 {
 	memset(r, 0, sizeof(*r));
-	r->digest = XXH3_createState();
-	if (!r->digest || XXH3_128bits_reset(r->digest) != XXH_OK)
-		return err_set(err, ERR_NO_MEMORY, "no memory for a digest");
-	return 0;
+	return k3_digest_init(&r->digest, err);
 }
 
 void k3_report_deinit(struct k3_report *r)
 {
 	free(r->steps);
-	(void)XXH3_freeState(r->digest);
+	k3_digest_deinit(&r->digest);
 	r->steps = NULL;
-	r->digest = NULL;
 }
 
 int k3_report_step(struct k3_report *r, const struct k3_step_report *step, struct err *err)
@@ -42,11 +37,6 @@ int k3_report_step(struct k3_report *r, const struct k3_step_report *step, struc
 	}
 	r->steps[r->n_steps++] = *step;
 	return 0;
-}
-
-void k3_report_logits(struct k3_report *r, const float *logits, size_t n)
-{
-	(void)XXH3_128bits_update(r->digest, logits, n * sizeof(*logits));
 }
 
 void k3_report_sample_memory(struct k3_report *r)
@@ -73,12 +63,9 @@ static json_t *json_ids(const struct k3_ids *ids)
 
 static json_t *json_digest(const struct k3_report *r)
 {
-	XXH128_canonical_t c;
-	char hex[2 * sizeof(c.digest) + 1];
+	char hex[K3_DIGEST_HEX];
 
-	XXH128_canonicalFromHash(&c, XXH3_128bits_digest(r->digest));
-	for (size_t i = 0; i < sizeof(c.digest); i++)
-		(void)snprintf(hex + 2 * i, 3, "%02x", c.digest[i]);
+	k3_digest_hex(&r->digest, hex);
 	return json_string(hex);
 }
 

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "compute/kernel/kernel.h"
+#include "compute/logits.h"
 #include "compute/memplan.h"
 #include "compute/text/tokenizer.h"
 #include "shared/err.h"
@@ -22,7 +23,7 @@ struct k3_report {
 	size_t text_len;
 	struct k3_step_report *steps; /* owned */
 	size_t n_steps, steps_capacity;
-	void *digest; /* owned: XXH3 state over the rows of logits */
+	struct k3_digest digest; /* over the rows of logits that chose a token */
 	uint64_t slab_bytes;
 	uint64_t client_peak_rss_bytes;   /* private pages; the slab is the daemon's */
 	uint64_t daemon_peak_rss_bytes;   /* slab included */
@@ -35,8 +36,6 @@ struct k3_report {
 int k3_report_init(struct k3_report *r, struct err *err);
 void k3_report_deinit(struct k3_report *r);
 int k3_report_step(struct k3_report *r, const struct k3_step_report *step, struct err *err);
-/* A row of logits that chose a token. */
-void k3_report_logits(struct k3_report *r, const float *logits, size_t n);
 /* Note the private memory in use now. */
 void k3_report_sample_memory(struct k3_report *r);
 /* Can a report be written there? Asked before a long run. ERR_IO, ERR_SPACE. */
