@@ -1,8 +1,9 @@
 /*
- * k3 run: one prompt to the end. In order: check the options, read config and tokenizer, make ids
- * of the prompt, plan the memory, start (or reach) the daemon, make the engine, generate, report.
- * With a private daemon config and tokenizer are read from the model's directory, before the daemon
- * starts; with --socket they come from the daemon, and no file of the model is opened.
+ * k3 run: one prompt to the end, or with --batch-file those of a file together. In order: check the
+ * options, read config and tokenizer, make ids of the prompt, plan the memory, start (or reach) the
+ * daemon, make the engine, generate, report. With a private daemon config and tokenizer are read
+ * from the model's directory, before the daemon starts; with --socket they come from the daemon,
+ * and no file of the model is opened.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 
 #include "compute/embedded.h"
 #include "compute/generate.h"
+#include "compute/jobs.h"
 #include "compute/memplan.h"
 #include "compute/model_config.h"
 #include "compute/options.h"
@@ -27,7 +29,7 @@
 #include "shared/log.h"
 #include "shared/slab.h"
 
-enum { USUAL_ROWS = 256 };
+enum { USUAL_ROWS = 256, USUAL_SEQUENCES = 8 };
 enum { RESTARTS_MAX = 3 }; /* of a private daemon that is killed again and again */
 
 /* Everything a run owns, in the order in which it is made. */
@@ -37,6 +39,10 @@ struct run {
 	struct config config;
 	struct k3_tokenizer *tokenizer; /* NULL: the model has none */
 	struct k3_ids prompt, generated, stop_ids;
+	struct k3_jobs jobs; /* --batch-file, in place of prompt */
+	struct k3_jobs_run carried;
+	uint64_t n_needed;    /* positions of the longest sequence */
+	uint64_t n_positions; /* that, or --context */
 	struct k3_memplan plan;
 	struct k3_embedded *embedded; /* NULL with --socket */
 	struct k3_iod *iod;
@@ -44,10 +50,10 @@ struct run {
 	struct kern_table kernels;
 	struct k3_engine *engine;
 	struct k3_sequence *sequence;
-	FILE *first_logits, *all_logits, *trace;
+	FILE *first_logits, *all_logits, *trace, *results;
 	struct k3_report report;
 	struct k3_generation generation;
-	uint32_t n_layers, n_positions;
+	uint32_t n_layers;
 	bool has_no_report;  /* --out cannot be written, which was said */
 	unsigned n_restarts; /* of the private daemon */
 	int daemon_exit;     /* of a private daemon that ended by itself */
@@ -107,18 +113,79 @@ static int choose_layers(struct run *r, struct err *err)
 	return 0;
 }
 
+static int read_jobs(struct run *r, uint64_t limit, struct err *err)
+{
+	struct k3_jobs_want want = {
+		.tokenizer = r->tokenizer,
+		.n_vocab = r->config.vocab_size,
+		.max_positions = limit,
+		.n_generate = r->o->gen,
+		.stop_ids = &r->stop_ids,
+	};
+	int e = k3_jobs_read(&r->jobs, r->o->batch_file, &want, err);
+
+	r->n_positions = k3_jobs_positions(&r->jobs);
+	return e;
+}
+
+static int read_prompt(struct run *r, uint64_t limit, struct err *err)
+{
+	int e = k3_prompt_read(r->o, r->tokenizer, r->config.vocab_size, &r->prompt, err);
+
+	r->n_positions = r->prompt.n + (r->o->gen > 0 ? r->o->gen - 1 : 0);
+	if (e == 0 && r->n_positions > limit)
+		return err_set(err, ERR_USAGE,
+			       "%zu tokens of prompt and %" PRIu64 " to generate are more than the "
+			       "%" PRIu64 " positions of this model",
+			       r->prompt.n, r->o->gen, limit);
+	return e;
+}
+
+/* The prompt, or with --batch-file all of them, and how many positions that takes. */
+static int read_prompts(struct run *r, struct err *err)
+{
+	uint64_t limit = r->config.max_positions ? r->config.max_positions : UINT32_MAX;
+	int e = k3_run_stop_ids(r->o, &r->config, r->tokenizer, &r->stop_ids, err);
+
+	if (e == 0)
+		e = (r->o->batch_file ? read_jobs : read_prompt)(r, limit, err);
+	r->n_needed = r->n_positions;
+	if (e == 0 && r->o->context > limit)
+		return err_set(err, ERR_USAGE,
+			       "--context %" PRIu64 " is more than the %" PRIu64
+			       " positions of this model",
+			       r->o->context, limit);
+	if (r->o->context > r->n_positions)
+		r->n_positions = r->o->context;
+	return e;
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Rows that one step could use at most. */
+static uint64_t rows_of_a_step(const struct run *r)
+{
+	if (r->o->batch_file)
+		return k3_jobs_prompt_tokens(&r->jobs);
+	return r->o->recompute ? r->n_needed : r->prompt.n;
+}
+
 static int plan_memory(struct run *r, struct err *err)
 {
 	const struct k3_options *o = r->o;
-	uint64_t needed = r->prompt.n + (o->gen > 0 ? o->gen - 1 : 0);
-	uint64_t positions = needed > o->context ? needed : o->context;
-	uint64_t rows = o->recompute ? needed : r->prompt.n;
 	uint64_t most = o->prefill_rows ? o->prefill_rows : USUAL_ROWS;
+	uint64_t sequences = o->batch_max ? o->batch_max : USUAL_SEQUENCES;
 	struct k3_memplan_want want = {
 		.config = &r->config,
 		.n_layers = r->n_layers,
-		.n_rows = (uint32_t)(rows < most ? rows : most),
+		.n_rows = (uint32_t)min_u64(rows_of_a_step(r), most),
 		.n_rows_is_given = o->prefill_rows > 0,
+		.n_positions = (uint32_t)r->n_positions,
+		.n_sequences = o->batch_file ? (uint32_t)min_u64(sequences, r->jobs.n) : 1,
+		.n_sequences_is_given = o->batch_max > 0,
 		.n_logits = o->dump_logits_all ? 0 : 1,
 		.has_trace = o->dump_cache_trace,
 		.has_daemon = !o->socket,
@@ -127,17 +194,8 @@ static int plan_memory(struct run *r, struct err *err)
 		.cache_gb = o->cache_gb,
 		.tile_bytes = o->tile,
 	};
-	uint64_t limit = r->config.max_positions ? r->config.max_positions : UINT32_MAX;
-	int e;
+	int e = k3_memplan_in_flight(&o->queue_depth, &o->chunk, &want.in_flight, err);
 
-	if (positions > limit)
-		return err_set(err, ERR_USAGE,
-			       "%zu tokens of prompt and %" PRIu64
-			       " to generate, or --context %" PRIu64 ", are more than the %" PRIu64
-			       " positions of this model",
-			       r->prompt.n, o->gen, o->context, limit);
-	want.n_positions = r->n_positions = (uint32_t)positions;
-	e = k3_memplan_in_flight(&o->queue_depth, &o->chunk, &want.in_flight, err);
 	if (e < 0)
 		return e;
 	e = k3_memplan_make(&want, &r->plan, err);
@@ -224,7 +282,7 @@ static int make_engine(struct run *r, struct err *err)
 					       .kernels = &r->kernels,
 					       .n_layers = r->n_layers,
 					       .max_rows = r->plan.n_rows,
-					       .max_positions = r->n_positions };
+					       .max_positions = (uint32_t)r->n_positions };
 	int isa = o->isa ? kern_isa_parse(o->isa) : KERN_ISA_N_;
 	int e;
 
@@ -236,9 +294,9 @@ static int make_engine(struct run *r, struct err *err)
 	r->report.kernels = &r->kernels;
 	settings.team = r->team;
 	e = k3_engine_new(&r->engine, &settings, err);
-	if (e == 0)
+	if (e == 0 && !o->batch_file)
 		e = k3_sequence_new(&r->sequence, r->engine, err);
-	return e == 0 && o->context > 0 ? k3_sequence_take(r->sequence, err) : e;
+	return e == 0 && r->sequence && o->context > 0 ? k3_sequence_take(r->sequence, err) : e;
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */
@@ -269,8 +327,11 @@ static int open_trace(struct run *r, struct err *err)
 
 static int open_outputs(struct run *r, struct err *err)
 {
-	int e = r->o->out ? k3_report_try(r->o->out, err) : 0;
+	int e;
 
+	if (r->o->batch_file)
+		return open_output(&r->results, r->o->out, err);
+	e = r->o->out ? k3_report_try(r->o->out, err) : 0;
 	r->has_no_report = e < 0;
 	if (e == 0)
 		e = open_output(&r->first_logits, r->o->dump_logits, err);
@@ -298,8 +359,9 @@ static int close_outputs(struct run *r, struct err *err)
 	int e = close_output(&r->first_logits, r->o->dump_logits, err);
 	int e2 = close_output(&r->all_logits, r->o->dump_logits_all, err);
 	int e3 = close_output(&r->trace, "the trace", err);
+	int e4 = close_output(&r->results, r->o->out, err);
 
-	return e < 0 ? e : e2 < 0 ? e2 : e3;
+	return e < 0 ? e : e2 < 0 ? e2 : e3 < 0 ? e3 : e4;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -314,9 +376,7 @@ static int prepare(struct run *r, struct err *err)
 	if (e == 0)
 		e = choose_layers(r, err);
 	if (e == 0)
-		e = k3_prompt_read(r->o, r->tokenizer, r->config.vocab_size, &r->prompt, err);
-	if (e == 0)
-		e = k3_run_stop_ids(r->o, &r->config, r->tokenizer, &r->stop_ids, err);
+		e = read_prompts(r, err);
 	if (e == 0)
 		e = plan_memory(r, err);
 	return e < 0 ? e : open_outputs(r, err);
@@ -335,6 +395,22 @@ static int start(struct run *r, struct err *err)
 	k3_memplan_correct(&r->plan, w);
 	r->report.plan = &r->plan;
 	return make_engine(r, err);
+}
+
+/* What k3_generate is for one prompt. */
+static int carry_jobs(struct run *r, struct err *err)
+{
+	r->carried = (struct k3_jobs_run){
+		.jobs = &r->jobs,
+		.engine = r->engine,
+		.config = &r->config,
+		.tokenizer = r->tokenizer,
+		.n_places = r->plan.n_sequences,
+		.max_rows = r->plan.n_rows,
+		.takes_memory = r->o->context > 0,
+		.out = r->results ? r->results : stdout,
+	};
+	return k3_jobs_carry(&r->carried, err);
 }
 
 static int generate(struct run *r, struct err *err)
@@ -377,6 +453,17 @@ static void ask_daemon(struct run *r)
 		r->report.daemon_peak_rss_bytes = values[COUNTER_peak_rss_bytes];
 }
 
+static void say_batch_summary(const struct run *r)
+{
+	const struct k3_iod_counts *c = k3_iod_counts(r->iod);
+
+	log_info("%zu prompts, %" PRIu64 " tokens generated in %" PRIu64 " steps of up to %" PRIu32
+		 " sequences; waited %.3f s; read %.3f GB of trunk, %.3f GB of experts; %s",
+		 r->carried.n_done, r->carried.n_generated, r->carried.n_steps, r->carried.n_places,
+		 (double)c->wait_ns * 1e-9, (double)c->trunk_bytes_read / 1e9,
+		 (double)c->expert_bytes_read / 1e9, r->report.backend);
+}
+
 static void say_summary(const struct run *r)
 {
 	const struct k3_report *p = &r->report;
@@ -402,7 +489,7 @@ static void write_report(struct run *r, int *exit_code)
 {
 	struct err err = { 0 };
 
-	if (!r->o->out || r->has_no_report)
+	if (!r->o->out || r->o->batch_file || r->has_no_report)
 		return;
 	r->report.prompt = &r->prompt;
 	r->report.generated = &r->generated;
@@ -431,6 +518,7 @@ static void run_free(struct run *r)
 	k3_ids_deinit(&r->stop_ids);
 	k3_ids_deinit(&r->generated);
 	k3_ids_deinit(&r->prompt);
+	k3_jobs_deinit(&r->jobs);
 	(void)k3_tokenizer_free(r->tokenizer);
 	free(r);
 }
@@ -482,14 +570,16 @@ int k3_cmd_run(const struct k3_command_line *line)
 		e = start(r, &err);
 	}
 	if (e == 0)
-		e = generate(r, &err);
+		e = r->o->batch_file ? carry_jobs(r, &err) : generate(r, &err);
 	if (e == 0)
 		e = close_outputs(r, &err);
-	if (e == 0 && k3_generate_was_interrupted())
+	if (e == 0 && k3_generate_was_interrupted() && !r->o->batch_file)
 		e = err_set(&err, ERR_GONE, "interrupted after %zu tokens", r->generated.n);
 	ask_daemon(r);
 	if (e < 0)
 		log_error("%s", err.text);
+	else if (r->o->batch_file)
+		say_batch_summary(r);
 	else
 		say_summary(r);
 	exit_code = exit_code_of(r, e, &err);

@@ -1,6 +1,6 @@
 #pragma once
 /* What becomes of the rows of logits that choose tokens: the greedy choice, and the digest over all
- * of them that run.json and the results of --batch name. */
+ * of them that run.json and the results of --batch-file name. */
 #include <stdint.h>
 
 #include "shared/err.h"

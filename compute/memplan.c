@@ -74,18 +74,24 @@ static void add_up(struct k3_memplan *p)
 		p->total += p->item[i];
 }
 
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
 static uint32_t at_least_one(uint32_t n)
 {
 	return n > 0 ? n : 1;
 }
 
-static void plan_client(const struct k3_memplan_want *w, uint32_t rows, struct k3_memplan *p)
+/* For p->n_rows and p->n_sequences. */
+static void plan_client(const struct k3_memplan_want *w, struct k3_memplan *p)
 {
 	struct k3_engine_memory m;
-	uint32_t n_logits = w->n_logits ? w->n_logits : rows;
+	uint32_t rows = p->n_rows;
+	uint32_t n_logits = w->n_logits ? max_u32(w->n_logits, p->n_sequences) : rows;
 
 	k3_engine_plan(w->config, w->n_layers, rows, w->n_positions, &m);
-	p->n_rows = rows;
 	p->item[K3_MEMPLAN_client_scratch] = m.scratch;
 	p->item[K3_MEMPLAN_client_vectors] = m.vectors;
 	p->item[K3_MEMPLAN_client_contributions] = m.contributions;
@@ -96,8 +102,8 @@ static void plan_client(const struct k3_memplan_want *w, uint32_t rows, struct k
 	p->item[K3_MEMPLAN_client_trace] =
 		w->has_trace ? (uint64_t)rows * p->size.n_moe_layers * w->config->top_k * 2 : 0;
 	p->item[K3_MEMPLAN_client_program] = p->program_size;
-	p->item[K3_MEMPLAN_client_state_kda] *= at_least_one(w->n_sequences);
-	p->item[K3_MEMPLAN_client_state_mla] *= at_least_one(w->n_sequences);
+	p->item[K3_MEMPLAN_client_state_kda] *= p->n_sequences;
+	p->item[K3_MEMPLAN_client_state_mla] *= p->n_sequences;
 	for (int i = K3_MEMPLAN_client_scratch; i <= K3_MEMPLAN_client_program; i++)
 		p->item[i] *= at_least_one(w->n_clients);
 }
@@ -131,13 +137,12 @@ static int plan_daemon(const struct k3_memplan_want *w, uint64_t trunk_budget,
 	return 0;
 }
 
-/* With the least budgets and these rows. */
-static int plan_least(const struct k3_memplan_want *w, uint32_t rows, struct k3_memplan *p,
-		      struct err *err)
+/* With the least budgets, and the rows and sequences of p. */
+static int plan_least(const struct k3_memplan_want *w, struct k3_memplan *p, struct err *err)
 {
 	int r = 0;
 
-	plan_client(w, rows, p);
+	plan_client(w, p);
 	if (w->has_daemon)
 		r = plan_daemon(w, 0, 0, p, err);
 	add_up(p);
@@ -248,12 +253,15 @@ static int refuse(const struct k3_memplan_want *w, const struct k3_memplan *p, s
 			"this run would take %.3f GB, but only %.3f GB may be allocated (%s)",
 			(double)p->total / 1e9, (double)p->limit / 1e9, p->limit_note);
 
-	if (plan_least(w, at_least_one(w->n_sequences), &least, NULL) < 0)
+	least.n_sequences = w->limit > 0 ? p->n_sequences : 1; /* k3 plan is asked about so many */
+	least.n_rows = least.n_sequences;
+	if (plan_least(w, &least, NULL) < 0)
 		return r;
 	if (least.total < p->total)
-		err_append(err, "; the least is %.3f GB, with %s--prefill-rows 1",
+		err_append(err, "; the least is %.3f GB, with %s--prefill-rows 1%s",
 			   (double)least.total / 1e9,
-			   w->has_daemon ? "--trunk-gb 0 --cache-gb 0 " : "");
+			   w->has_daemon ? "--trunk-gb 0 --cache-gb 0 " : "",
+			   least.n_sequences < w->n_sequences ? " --batch-max 1" : "");
 	else
 		err_append(err, "; that is the least");
 	return r;
@@ -270,19 +278,32 @@ int k3_memplan_in_flight(const struct option_list *queue_depths, const struct op
 	return r;
 }
 
+/* Take less: fewer rows first, then fewer sequences. False: they are the least, or were asked for.
+ */
+static bool lower(const struct k3_memplan_want *w, struct k3_memplan *p)
+{
+	if (!w->n_rows_is_given && p->n_rows > p->n_sequences)
+		p->n_rows = max_u32(p->n_rows / 2, p->n_sequences);
+	else if (!w->n_sequences_is_given && p->n_sequences > 1)
+		p->n_sequences /= 2;
+	else
+		return false;
+	return true;
+}
+
 int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, struct err *err)
 {
 	struct k3_memplan *p = ret;
-	uint32_t least_rows = at_least_one(want->n_sequences);
-	uint32_t rows = want->n_rows;
 	int r;
 
 	memset(p, 0, sizeof(*p));
 	k3_model_size(want->config, want->n_layers, want->tile_bytes, &p->size);
 	find_limit(want, p);
 	p->program_size = k3_private_rss() + PROGRAM_SPARE + want->program_extra;
-	for (;;) {
-		r = plan_least(want, rows, p, err);
+	p->n_sequences = at_least_one(want->n_sequences);
+	p->n_rows = max_u32(want->n_rows, p->n_sequences);
+	do {
+		r = plan_least(want, p, err);
 		if (r == 0 && want->has_daemon)
 			r = plan_budgets(want, p, err);
 		if (r == 0 && want->has_daemon)
@@ -290,10 +311,7 @@ int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, 
 		if (r < 0)
 			return r;
 		add_up(p);
-		if (p->total <= p->limit || want->n_rows_is_given || rows <= least_rows)
-			break;
-		rows = rows / 2 > least_rows ? rows / 2 : least_rows;
-	}
+	} while (p->total > p->limit && lower(want, p));
 	return p->total <= p->limit ? 0 : refuse(want, p, err);
 }
 

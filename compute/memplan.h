@@ -50,10 +50,12 @@ struct k3_memplan_want {
 	double trunk_gb, cache_gb;      /* < 0: the preset's */
 	uint64_t tile_bytes, in_flight; /* 0: the daemon's defaults */
 	const char *limit_root;         /* of memlimit_get; NULL: this machine */
-	uint64_t limit;         /* plan for this many bytes, all of them; 0: what there is */
-	uint32_t n_sequences;   /* of a client, side by side in one step; 0: 1 */
-	uint32_t n_clients;     /* of the daemon; 0: 1 */
-	uint64_t program_extra; /* what k3 will hold and does not yet: a vocabulary not opened */
+	uint64_t limit;       /* plan for this many bytes, all of them; 0: what there is */
+	uint32_t n_sequences; /* of a client, side by side in one step; 0: 1. Lowered like rows ...
+			       */
+	bool n_sequences_is_given; /* ... but after them */
+	uint32_t n_clients;        /* of the daemon; 0: 1 */
+	uint64_t program_extra;    /* what k3 will hold and does not yet: a vocabulary not opened */
 };
 
 struct k3_memplan {
@@ -62,6 +64,7 @@ struct k3_memplan {
 	uint64_t limit;        /* what may be allocated; UINT64_MAX unknown */
 	char limit_note[512];  /* where the limit comes from */
 	uint32_t n_rows;       /* chosen */
+	uint32_t n_sequences;  /* chosen */
 	uint64_t program_size; /* of one client beside what it allocates for the run */
 	uint64_t trunk_budget; /* bytes for the daemon's --trunk-gb and --cache-gb */
 	uint64_t cache_budget;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,13 +51,18 @@ static json_t *json_bytes(uint64_t n)
 	return json_integer((json_int_t)n);
 }
 
-static json_t *json_ids(const struct k3_ids *ids)
+json_t *k3_json_ids(const uint32_t *ids, size_t n)
 {
 	json_t *a = json_array();
 
-	for (size_t i = 0; ids && i < ids->n; i++)
-		(void)json_array_append_new(a, json_integer(ids->ids[i]));
+	for (size_t i = 0; i < n; i++)
+		(void)json_array_append_new(a, json_integer(ids[i]));
 	return a;
+}
+
+static json_t *json_ids(const struct k3_ids *ids)
+{
+	return ids ? k3_json_ids(ids->ids, ids->n) : json_array();
 }
 
 static json_t *json_digest(const struct k3_report *r)

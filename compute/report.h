@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "compute/kernel/kernel.h"
 #include "compute/logits.h"
 #include "compute/memplan.h"
@@ -42,3 +44,5 @@ void k3_report_sample_memory(struct k3_report *r);
 int k3_report_try(const char *path, struct err *err);
 /* Write it; an existing regular file is replaced whole or not at all. ERR_IO, ERR_SPACE. */
 int k3_report_write(const struct k3_report *r, const char *path, struct err *err);
+/* A new array of n ids. */
+json_t *k3_json_ids(const uint32_t *ids, size_t n);

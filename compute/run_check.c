@@ -8,12 +8,13 @@
 
 static int check_prompt(const struct k3_options *o, struct err *err)
 {
-	int n = !!o->prompt + !!o->prompt_file + !!o->ids + !!o->ids_file;
+	int n = !!o->prompt + !!o->prompt_file + !!o->ids + !!o->ids_file + !!o->batch_file;
 
 	if (n == 1)
 		return 0;
 	return err_set(err, ERR_USAGE,
-		       "give %s of --prompt TEXT, --prompt-file F, --ids 1,2,3 and --ids-file F",
+		       "give %s of --prompt TEXT, --prompt-file F, --ids 1,2,3, --ids-file F and "
+		       "--batch-file F",
 		       n == 0 ? "one" : "only one");
 }
 
@@ -54,6 +55,28 @@ static int check_socket(const struct k3_command_line *line, struct err *err)
 	return 0;
 }
 
+/* Options of one prompt alone. */
+static int check_batch(const struct k3_options *o, struct err *err)
+{
+	const struct {
+		const char *name;
+		bool is_given;
+	} single[] = { { "recompute", o->recompute },
+		       { "dump-logits", o->dump_logits },
+		       { "dump-logits-all", o->dump_logits_all },
+		       { "dump-cache-trace", o->dump_cache_trace } };
+
+	if (!o->batch_file && o->batch_max)
+		return err_set(err, ERR_USAGE, "--batch-max means nothing without --batch-file");
+	for (size_t i = 0; o->batch_file && i < N_ELEMENTS(single); i++)
+		if (single[i].is_given)
+			return err_set(
+				err, ERR_USAGE,
+				"--%s means nothing with --batch-file: it is about one prompt",
+				single[i].name);
+	return 0;
+}
+
 int k3_run_check(const struct k3_command_line *line, struct err *err)
 {
 	const struct k3_options *o = &line->options;
@@ -63,6 +86,8 @@ int k3_run_check(const struct k3_command_line *line, struct err *err)
 		r = check_prompt(o, err);
 	if (r == 0)
 		r = check_socket(line, err);
+	if (r == 0)
+		r = check_batch(o, err);
 	if (r < 0)
 		return r;
 	if (o->incremental && o->recompute)
@@ -73,7 +98,7 @@ int k3_run_check(const struct k3_command_line *line, struct err *err)
 	if (o->verify && !o->trunk)
 		return err_set(err, ERR_USAGE,
 			       "--verify needs --trunk: shards carry no checksums of tiles");
-	if (o->stop_id.n > 0 && o->gen == 0)
+	if (o->stop_id.n > 0 && o->gen == 0 && !o->batch_file)
 		return err_set(err, ERR_USAGE, "--stop-id means nothing with --gen 0");
 	return 0;
 }

@@ -201,6 +201,41 @@ static void rows_that_are_given_stay(void)
 	CHECK_MSG(strstr(err.text, "--prefill-rows 1"), "%s", err.text);
 }
 
+/* The states of all sequences count: 464 MB and 55,296 bytes a position for each at full size. */
+static void sequences_count(void)
+{
+	struct k3_memplan_want want;
+	struct k3_memplan one, p;
+
+	read_config(test_data("checkpoint/config.json"));
+	want = want_of(16000000000, "laptop");
+	CHECK_MSG(k3_memplan_make(&want, &one, &err) == 0, "%s", err.text);
+	want.n_sequences = 8;
+	CHECK_MSG(k3_memplan_make(&want, &p, &err) == 0, "%s", err.text);
+	CHECK_EQ(p.n_sequences, 8);
+	CHECK_EQ(p.item[K3_MEMPLAN_client_state_kda], 8 * one.item[K3_MEMPLAN_client_state_kda]);
+	CHECK(p.item[K3_MEMPLAN_client_state_kda] > 8 * 460e6);
+	CHECK_EQ(p.item[K3_MEMPLAN_client_state_mla], 8 * 2048ull * 55296);
+}
+
+/* Lowered as memory allows, and refused with both numbers when so many were asked for. */
+static void sequences_are_lowered(void)
+{
+	struct k3_memplan_want want;
+	struct k3_memplan p;
+
+	read_config(test_data("checkpoint/config.json"));
+	want = want_of(4000000000, "auto");
+	want.n_sequences = 8;
+	CHECK_MSG(k3_memplan_make(&want, &p, &err) == 0, "%s", err.text);
+	CHECK(p.n_sequences < 8 && p.n_rows >= p.n_sequences);
+	want.n_sequences_is_given = true;
+	CHECK(k3_memplan_make(&want, &p, &err) < 0);
+	CHECK_EQ(err.code, ERR_BUDGET);
+	CHECK_MSG(strstr(err.text, "4.000 GB") && strstr(err.text, "--batch-max 1"), "%s",
+		  err.text);
+}
+
 static const struct test_case cases[] = {
 	{ "small sizes", small_sizes },
 	{ "demo sizes", demo_sizes },
@@ -211,5 +246,7 @@ static const struct test_case cases[] = {
 	{ "automatic never takes too much", automatic_never_takes_more_than_the_model },
 	{ "given budgets win", given_budgets_win },
 	{ "given rows stay", rows_that_are_given_stay },
+	{ "sequences count", sequences_count },
+	{ "sequences are lowered", sequences_are_lowered },
 };
 TEST_MAIN(cases)
