@@ -6,7 +6,6 @@
  * and no file of the model is opened.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,7 +18,7 @@
 #include "compute/generate.h"
 #include "compute/jobs.h"
 #include "compute/memplan.h"
-#include "compute/model_config.h"
+#include "compute/model_texts.h"
 #include "compute/options.h"
 #include "compute/preset.h"
 #include "compute/prompt.h"
@@ -58,47 +57,6 @@ struct run {
 	unsigned n_restarts; /* of the private daemon */
 	int daemon_exit;     /* of a private daemon that ended by itself */
 };
-
-/* ---- the model's texts ----------------------------------------------------------------------- */
-
-static int read_model_texts(struct run *r, struct err *err)
-{
-	struct option_list tok = { .items = { r->o->tok }, .n = 1 };
-	int e = k3_config_read(&r->line->words, r->o->config, &r->config, err);
-
-	if (e < 0)
-		return e;
-	e = k3_tokenizer_open(&r->tokenizer, r->o->tok ? &tok : &r->line->words,
-			      r->config.vocab_size, err);
-	if (e == K3_TOKENIZER_NONE && r->o->tok)
-		return err_set(err, ERR_VOCABULARY, "there is no tiktoken.model in %s", r->o->tok);
-	return e < 0 ? e : 0;
-}
-
-/* The same from a daemon's descriptors. */
-static int take_model_texts(struct run *r, struct err *err)
-{
-	struct option_list tok = { .items = { r->o->tok }, .n = 1 };
-	size_t size = 0, vocabulary_size = 0;
-	const char *config = k3_iod_file(r->iod, WIRE_FD_CONFIG, &size);
-	const char *vocabulary = k3_iod_file(r->iod, WIRE_FD_VOCABULARY, &vocabulary_size);
-	int e = config_parse(config, size, "config.json of the daemon", &r->config, err);
-
-	if (e < 0)
-		return e;
-	if (r->o->tok) {
-		e = k3_tokenizer_open(&r->tokenizer, &tok, r->config.vocab_size, err);
-		if (e == K3_TOKENIZER_NONE)
-			return err_set(err, ERR_VOCABULARY, "there is no tiktoken.model in %s",
-				       r->o->tok);
-		return e;
-	}
-	if (!vocabulary)
-		return 0;
-	config = k3_iod_file(r->iod, WIRE_FD_TOKENIZER_CONFIG, &size);
-	return k3_tokenizer_new(&r->tokenizer, vocabulary, vocabulary_size, config,
-				config ? size : 0, r->config.vocab_size, err);
-}
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
@@ -271,7 +229,7 @@ static int reach_daemon(struct run *r, struct err *err)
 				  .is_cancelled = k3_generate_was_interrupted };
 	int e = k3_iod_open(&r->iod, &way, err);
 
-	return e < 0 ? e : take_model_texts(r, err);
+	return e < 0 ? e : k3_model_texts_take(r->iod, r->line, &r->config, &r->tokenizer, err);
 }
 
 static int make_engine(struct run *r, struct err *err)
@@ -372,7 +330,8 @@ static int prepare(struct run *r, struct err *err)
 
 	if (e < 0)
 		return e;
-	e = r->o->socket ? reach_daemon(r, err) : read_model_texts(r, err);
+	e = r->o->socket ? reach_daemon(r, err)
+			 : k3_model_texts_read(r->line, &r->config, &r->tokenizer, err);
 	if (e == 0)
 		e = choose_layers(r, err);
 	if (e == 0)
