@@ -16,6 +16,7 @@
 #include "iod/start.h"
 #include "iod/sweep.h"
 #include "iod/tune.h"
+#include "shared/fd.h"
 #include "shared/log.h"
 
 enum { TIMER_USEC = 1000000, COMPLAINTS_A_SECOND = 10 };
@@ -110,7 +111,9 @@ static int on_stop(sd_event_source *source, const struct signalfd_siginfo *si, v
 	struct iod_daemon *d = data;
 
 	(void)source;
-	iod_event_log(LOG_LEVEL_INFO, IOD_EVENT_STOPPING, NULL, "stopping on %s with %u clients",
+	iod_event_log(LOG_LEVEL_INFO, IOD_EVENT_STOPPING, NULL,
+		      "stopping on %s with %u clients; the next start is cold, unless the service "
+		      "manager restarts us",
 		      strsignal((int)si->ssi_signo), d->n_clients);
 	iod_notify_stopping("stopping");
 	return sd_event_exit(d->event, 0);
@@ -193,7 +196,11 @@ static int open_listener(struct iod_daemon *d, struct err *err)
 
 	if (d->options->embedded_fd > 0)
 		return 0;
-	r = iod_listener_inherit(&d->listener, err);
+	r = iod_passed_open(&d->passed, err);
+	if (r < 0)
+		return r;
+	iod_keep_take(d);
+	r = iod_listener_inherit(&d->listener, &d->passed, err);
 	if (r != 0)
 		return r < 0 ? r : 0;
 	if (!d->options->socket)
@@ -243,7 +250,9 @@ static int make_memory(struct iod_daemon *d, struct err *err)
 			       d->plan.n_tiles);
 	d->trunk->verifies = d->options->verify;
 	slab_plan_set_pinned(&d->plan, d->trunk->pinned_size);
-	r = slab_new(&d->slab, &d->plan, d->source->model_digest, err);
+	r = iod_keep_sign_plan(d, err);
+	if (r == 0)
+		r = iod_keep_make_slab(d, err);
 	if (r < 0)
 		return r;
 	return iod_handout_add_slab(&d->handout, d->slab, err);
@@ -253,9 +262,15 @@ static int make_reader(struct iod_daemon *d, struct err *err)
 {
 	struct iod_reader_settings settings;
 
+	int r;
+
 	iod_options_reader(d->options, &d->tuning, &settings);
-	return iod_reader_new(&d->reader, d->event, d->source, d->slab->base, d->slab->size,
-			      &settings, err);
+	settings.alive_fd = iod_keep_make_pipe(d);
+	r = iod_reader_new(&d->reader, d->event, d->source, d->slab->base, d->slab->size, &settings,
+			   err);
+	if (r < 0 && settings.alive_fd > 0)
+		(void)fd_close(settings.alive_fd);
+	return r;
 }
 
 static int set_up(struct iod_daemon *d, struct err *err)
@@ -284,6 +299,8 @@ static int set_up(struct iod_daemon *d, struct err *err)
 	if (r == 0)
 		r = iod_rows_new(&d->rows, d);
 	if (r == 0)
+		r = iod_keep_start(d);
+	if (r == 0)
 		r = iod_start_begin(d);
 	if (r < 0)
 		return err_set(err, ERR_NO_MEMORY, "setting up the daemon: %s", strerror(-r));
@@ -302,6 +319,7 @@ int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, s
 	d->is_verbose = options->verbose;
 	list_init(&d->clients);
 	iod_listener_init(&d->listener);
+	iod_keep_init(&d->keep, d);
 	iod_handout_init(&d->handout);
 	r = set_up(d, err);
 	if (r < 0) {
@@ -330,6 +348,8 @@ struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 	iod_experts_free(d->experts);
 	iod_handout_deinit(&d->handout);
 	slab_free(d->slab);
+	iod_keep_deinit(&d->keep);
+	iod_passed_deinit(&d->passed);
 	iod_trunk_free(d->trunk);
 	source_free(d->source);
 	tuning_deinit(&d->tuning);

@@ -11,6 +11,7 @@
 #include "iod/access.h"
 #include "iod/experts.h"
 #include "iod/handout.h"
+#include "iod/keep.h"
 #include "iod/listener.h"
 #include "iod/metrics.h"
 #include "iod/options.h"
@@ -38,10 +39,12 @@ struct iod_daemon {
 	bool is_verbose;
 	sd_event *event;
 	struct iod_access access;
+	struct iod_passed passed;
 	struct iod_listener listener;
 	struct source *source;
 	struct slab_plan plan;
 	struct iod_trunk *trunk;
+	struct iod_keep keep;
 	struct slab *slab;
 	struct tuning tuning; /* of the reader's devices */
 	struct iod_reader *reader;

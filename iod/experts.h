@@ -26,6 +26,7 @@
 #include "shared/slab.h"
 
 struct iod_daemon;
+struct iod_kept;
 struct iod_client;
 struct iod_need;
 struct iod_slot;
@@ -63,7 +64,8 @@ struct iod_slot {
 	enum slab_state state;
 	uint32_t index;
 	uint32_t layer, expert;
-	bool is_hint; /* read because of a hint, and nobody has asked for it since */
+	bool is_hint;    /* read because of a hint, and nobody has asked for it since */
+	bool is_foreign; /* LOADING: an earlier daemon's read may land in it */
 };
 
 struct iod_experts {
@@ -84,6 +86,11 @@ struct iod_experts {
 int iod_experts_new(struct iod_experts **ret, struct iod_daemon *d,
 		    const struct iod_policy_class *policy_class);
 struct iod_experts *iod_experts_free(struct iod_experts *x);
+
+/* experts_keep.c: take over what an earlier daemon left in the slots; free those it was filling,
+ * once its reads have landed. */
+void iod_experts_adopt(struct iod_experts *x, struct iod_kept *ret);
+void iod_experts_settle(struct iod_experts *x);
 
 int iod_expert_refs_init(struct iod_client *c, uint32_t window);
 void iod_expert_refs_deinit(struct iod_client *c);

@@ -12,9 +12,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <systemd/sd-daemon.h>
-
 #include "iod/client.h"
+#include "iod/passed.h"
 #include "proto/conn.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
@@ -142,21 +141,19 @@ int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
 	return 0;
 }
 
-int iod_listener_inherit(struct iod_listener *l, struct err *err)
+int iod_listener_inherit(struct iod_listener *l, struct iod_passed *passed, struct err *err)
 {
-	int n = sd_listen_fds(1);
+	unsigned left;
 
-	if (n < 0)
-		return err_set(err, ERR_SOCKET, "sockets from the service manager: %s",
-			       strerror(-n));
-	if (n == 0)
+	l->fd = iod_passed_take_listener(passed);
+	left = iod_passed_left(passed);
+	if (l->fd < 0 && left == 0)
 		return 0;
-	if (n > 1 || sd_is_socket(SD_LISTEN_FDS_START, AF_UNIX, SOCK_SEQPACKET, 1) <= 0)
+	if (l->fd < 0 || left > 0)
 		return err_set(err, ERR_SOCKET,
-			       "the service manager passed %d descriptors; one listening Unix "
-			       "socket (ListenSequentialPacket=) is wanted",
-			       n);
-	l->fd = SD_LISTEN_FDS_START;
+			       "the service manager passed %u descriptors that are not known here; "
+			       "one listening Unix socket (ListenSequentialPacket=) is wanted",
+			       left);
 	(void)fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
 	(void)snprintf(l->where, sizeof(l->where), "a socket of the service manager");
 	return 1;

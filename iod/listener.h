@@ -7,6 +7,8 @@
  */
 #include "shared/err.h"
 
+struct iod_passed;
+
 struct iod_listener {
 	int fd;          /* owned; -1 = none */
 	int lock_fd;     /* owned; -1 = not ours to lock */
@@ -19,7 +21,7 @@ void iod_listener_init(struct iod_listener *l); /* none */
 int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err);
 /* Take the socket that the service manager passes: > 0 taken, 0 it passes none. ERR_SOCKET when
  * what it passes is not one listening SOCK_SEQPACKET Unix socket. */
-int iod_listener_inherit(struct iod_listener *l, struct err *err);
+int iod_listener_inherit(struct iod_listener *l, struct iod_passed *passed, struct err *err);
 /* The daemon does not come up: tell those that wait to be let in why, except where the manager will
  * start another one for them. */
 void iod_listener_turn_away(const struct iod_listener *l, const struct err *err);

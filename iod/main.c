@@ -20,12 +20,16 @@ static int report(const struct err *err)
 /* Before there is a daemon: also those hear it whose connection has started this program. */
 static int refuse(const struct err *err)
 {
+	struct iod_passed passed;
 	struct iod_listener listener;
 	struct err ignored = { 0 };
 
 	iod_listener_init(&listener);
-	if (iod_listener_inherit(&listener, &ignored) > 0)
+	if (iod_passed_open(&passed, &ignored) == 0) {
+		listener.fd = iod_passed_take_listener(&passed);
 		iod_listener_turn_away(&listener, err);
+	}
+	iod_passed_deinit(&passed);
 	iod_listener_deinit(&listener);
 	return report(err);
 }

@@ -59,6 +59,23 @@ void iod_notify_extend_timeout(uint64_t usec)
 	send_if_room(line);
 }
 
+void iod_notify_store(int fd, const char *name)
+{
+	char line[128];
+
+	/* FDPOLL=0: a pipe that hangs up is not dropped, that is what it is kept for */
+	(void)snprintf(line, sizeof(line), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+	(void)sd_pid_notify_with_fds(0, 0, line, &fd, 1);
+}
+
+void iod_notify_unstore(const char *name)
+{
+	char line[320];
+
+	(void)snprintf(line, sizeof(line), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+	send_if_room(line);
+}
+
 void iod_notify_stopping(const char *status)
 {
 	(void)sd_notifyf(0, "STOPPING=1\nSTATUS=%s", status);

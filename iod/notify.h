@@ -12,4 +12,7 @@ void iod_notify_reloading(void);
 void iod_notify_status(const char *fmt, ...) PRINTF_LIKE(1, 2);
 /* Still starting (or stopping): give us usec more, counted from now. */
 void iod_notify_extend_timeout(uint64_t usec);
+/* Leave a descriptor with the manager, to be passed to the next start; take it back. */
+void iod_notify_store(int fd, const char *name);
+void iod_notify_unstore(const char *name);
 void iod_notify_stopping(const char *status);

@@ -105,7 +105,8 @@ static void probe(struct iod_daemon *d)
 	struct iod_tile *tile;
 
 	d->phase = IOD_PHASE_PROBE;
-	if (d->trunk->n_tiles == 0) {
+	/* a kept slab shows that the files can be read, and places in it may be taken */
+	if (d->trunk->n_tiles == 0 || d->keep.is_adopted) {
 		serve(d);
 		return;
 	}
@@ -150,6 +151,12 @@ static int on_turn(sd_event_source *source, void *data)
 	uint64_t now = 0;
 	int more, r;
 
+	if (iod_keep_is_draining(d)) {
+		/* the old slab still has its memory; iod_start_go_on comes when it has not */
+		(void)sd_event_source_set_enabled(source, SD_EVENT_OFF);
+		iod_notify_status("waiting for the reads of the daemon before to land");
+		return 0;
+	}
 	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
 	if (now - d->status_usec >= STATUS_USEC) {
 		d->status_usec = now;
@@ -169,6 +176,12 @@ static int on_turn(sd_event_source *source, void *data)
 	log_start(d);
 	probe(d);
 	return 0;
+}
+
+void iod_start_go_on(struct iod_daemon *d)
+{
+	if (d->phase == IOD_PHASE_MEMORY && d->start_source)
+		(void)sd_event_source_set_enabled(d->start_source, SD_EVENT_ON);
 }
 
 int iod_start_begin(struct iod_daemon *d)

@@ -7,6 +7,8 @@
 struct iod_daemon;
 
 int iod_start_begin(struct iod_daemon *d);
+/* It had to wait (keep.h), and need not any more. */
+void iod_start_go_on(struct iod_daemon *d);
 /* The probe's tile has landed or failed. */
 void iod_start_tile_changed(struct iod_daemon *d);
 /* Both once a second while serving. Accepting may have paused for want of descriptors or memory. */

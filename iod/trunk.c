@@ -170,12 +170,12 @@ static void on_read(struct iod_read *r, int result)
 		tile->error = result;
 		list_remove(&tile->ring_link);
 		atomic_store_explicit(&e->state, SLAB_EMPTY, memory_order_release);
+		e->offset = 0;
 	} else {
 		tile->state = SLAB_READY;
 		tile->uncharged += r->bytes_read;
 		tile->last_use = ++t->tick;
 		t->metrics->tiles_read++;
-		e->offset = tile->offset;
 		/* pairs with a client's acquire of state: the bytes and the offset come first */
 		atomic_store_explicit(&e->state, SLAB_READY, memory_order_release);
 		if (tile->is_pinned)
@@ -201,7 +201,9 @@ static void start_read(struct iod_trunk *t, struct iod_tile *tile, enum iod_read
 	tile->uncharged = 0;
 	if (class != IOD_READ_BACKGROUND)
 		set_wanted(t, tile);
-	atomic_store_explicit(&entry_of(tile)->state, SLAB_LOADING, memory_order_relaxed);
+	entry_of(tile)->offset =
+		tile->offset; /* first: a later daemon must know where bytes land */
+	atomic_store_explicit(&entry_of(tile)->state, SLAB_LOADING, memory_order_release);
 	tile->read = (struct iod_read){
 		.class = class,
 		.segments = s->segments + first,
@@ -213,6 +215,51 @@ static void start_read(struct iod_trunk *t, struct iod_tile *tile, enum iod_read
 	};
 	list_init(&tile->read.link);
 	iod_reader_submit(t->reader, &tile->read);
+}
+
+static void adopt_tile(struct iod_tile *tile, enum slab_state state)
+{
+	struct iod_trunk *t = tile->trunk;
+
+	tile->state = state;
+	tile->offset = entry_of(tile)->offset;
+	if (!tile->is_pinned)
+		iod_ring_insert(&t->ring, tile);
+	/* one that is on its way for nobody: not looked for again, not evicted */
+	tile->is_foreign = tile->is_wanted = state == SLAB_LOADING;
+	if (state == SLAB_READY && tile->is_pinned)
+		t->pinned_ready[t->n_pinned_ready++] = tile->index;
+}
+
+void iod_trunk_adopt(struct iod_trunk *t, struct iod_kept *ret)
+{
+	for (uint32_t i = 0; i < t->n_tiles; i++) {
+		uint32_t state =
+			atomic_load_explicit(&t->slab->tiles[i].state, memory_order_relaxed);
+
+		if (state == SLAB_EMPTY)
+			continue;
+		adopt_tile(&t->tiles[i], (enum slab_state)state);
+		ret->n_ready += state == SLAB_READY;
+		ret->n_loading += state == SLAB_LOADING;
+	}
+}
+
+void iod_trunk_settle(struct iod_trunk *t)
+{
+	for (uint32_t i = 0; i < t->n_tiles; i++) {
+		struct iod_tile *tile = &t->tiles[i];
+
+		if (!tile->is_foreign)
+			continue;
+		must(tile->state == SLAB_LOADING);
+		slab_entry_invalidate(entry_of(tile));
+		entry_of(tile)->offset = 0;
+		tile->is_foreign = tile->is_wanted = false;
+		tile->state = SLAB_EMPTY;
+		list_remove(&tile->ring_link);
+		t->changed(t->changed_data, tile);
+	}
 }
 
 void iod_trunk_load_pinned(struct iod_trunk *t, struct iod_tile *tile)

@@ -32,7 +32,8 @@ struct iod_tile {
 	enum slab_state state;
 	int error; /* of the last read, -errno; cleared when it is asked for again */
 	bool is_pinned;
-	bool is_wanted; /* being read for a sweep, not in the background */
+	bool is_wanted;  /* being read for a sweep, not in the background */
+	bool is_foreign; /* LOADING: an earlier daemon's read may land in it */
 };
 
 /* Called when a tile has become READY, has failed (error is set), or was evicted. */
@@ -68,6 +69,15 @@ struct iod_trunk *iod_trunk_free(struct iod_trunk *t);
 /* The slab exists and can be read into. */
 int iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *reader,
 		    struct iod_metrics *metrics, iod_trunk_changed_fn *changed, void *data);
+
+/* Entries of a slab that an earlier daemon left. */
+struct iod_kept {
+	uint32_t n_ready, n_loading;
+};
+/* Take over what it left, started already; free the places that it was filling, once its reads have
+ * landed. */
+void iod_trunk_adopt(struct iod_trunk *t, struct iod_kept *ret);
+void iod_trunk_settle(struct iod_trunk *t);
 
 /* A sweep wants a pinned tile: read it if it is EMPTY, and ahead of others if it is LOADING. */
 void iod_trunk_load_pinned(struct iod_trunk *t, struct iod_tile *tile);

@@ -142,7 +142,7 @@ static void lock_pages(struct slab *s)
 		(void)snprintf(s->mlock_note, sizeof(s->mlock_note), "locked");
 }
 
-static void write_frame(struct slab *s, const struct slab_plan *plan, const uint8_t digest[16])
+static struct slab_header make_header(const struct slab_plan *plan, const uint8_t digest[16])
 {
 	struct slab_header h = {
 		.magic = SLAB_MAGIC,
@@ -162,22 +162,46 @@ static void write_frame(struct slab *s, const struct slab_plan *plan, const uint
 	};
 
 	memcpy(h.model_digest, digest, sizeof(h.model_digest));
-	memcpy(s->base, &h, sizeof(h));
-	s->header = h;
-	s->tiles = (struct slab_entry *)(void *)(s->base + h.tile_entries_off);
-	s->slots = (struct slab_entry *)(void *)(s->base + h.slot_entries_off);
-	for (uint32_t i = 0; i < h.n_tiles; i++)
+	memcpy(h.plan_digest, plan->digest, sizeof(h.plan_digest));
+	return h;
+}
+
+static void use_header(struct slab *s, const struct slab_header *h)
+{
+	s->header = *h;
+	s->tiles = (struct slab_entry *)(void *)(s->base + h->tile_entries_off);
+	s->slots = (struct slab_entry *)(void *)(s->base + h->slot_entries_off);
+}
+
+static void write_frame(struct slab *s, const struct slab_header *h)
+{
+	memcpy(s->base, h, sizeof(*h));
+	use_header(s, h);
+	for (uint32_t i = 0; i < h->n_tiles; i++)
 		s->tiles[i].id = i;
-	for (uint32_t i = 0; i < h.n_slots; i++) {
+	for (uint32_t i = 0; i < h->n_slots; i++) {
 		s->slots[i].id = UINT32_MAX;
-		s->slots[i].offset = h.slots_off + i * h.slot_size;
+		s->slots[i].offset = h->slots_off + i * h->slot_size;
 	}
+}
+
+static int map_writable(struct slab *s, struct err *err)
+{
+	s->base = map_aligned(s->fd, s->size, PROT_READ | PROT_WRITE);
+	if (!s->base)
+		return err_set(err, ERR_NO_MEMORY, "mapping a slab of %" PRIu64 " bytes: %s",
+			       s->size, strerror(errno));
+	(void)madvise(s->base, s->size, MADV_DONTDUMP);
+	ask_huge_pages(s);
+	lock_pages(s);
+	return 0;
 }
 
 int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t model_digest[16],
 	     struct err *err)
 {
 	CLEANUP(slab_freep) struct slab *s = calloc(1, sizeof(*s));
+	struct slab_header h = make_header(plan, model_digest);
 	int r;
 
 	if (!s)
@@ -191,16 +215,58 @@ int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t mode
 	r = fd_seal(s->fd, 0);
 	if (r < 0)
 		return err_set(err, ERR_NO_MEMORY, "sealing the slab: %s", strerror(-r));
-	s->base = map_aligned(s->fd, s->size, PROT_READ | PROT_WRITE);
-	if (!s->base)
-		return err_set(err, ERR_NO_MEMORY, "mapping a slab of %" PRIu64 " bytes: %s",
-			       plan->total_size, strerror(errno));
-	(void)madvise(s->base, s->size, MADV_DONTDUMP);
-	ask_huge_pages(s);
-	lock_pages(s);
-	write_frame(s, plan, model_digest);
+	r = map_writable(s, err);
+	if (r < 0)
+		return r;
+	write_frame(s, &h);
 	*ret = TAKE(s);
 	return 0;
+}
+
+/* A slab that can shrink could end us with SIGBUS at any moment. */
+static bool is_sealed(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && (seals & F_SEAL_GROW) != 0;
+}
+
+int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
+	       const uint8_t model_digest[16], struct err *err)
+{
+	CLEANUP(slab_freep) struct slab *s = calloc(1, sizeof(*s));
+	struct slab_header h = make_header(plan, model_digest), there;
+	struct stat st;
+	int r;
+
+	if (!s)
+		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
+	s->fd = -1;
+	s->is_writable = true;
+	if (fstat(fd, &st) < 0 || !is_sealed(fd) ||
+	    fd_pread_all(fd, &there, sizeof(there), 0) < 0 || there.magic != SLAB_MAGIC)
+		return err_set(err, ERR_STALE, "it is no slab");
+	if (memcmp(there.model_digest, h.model_digest, sizeof(h.model_digest)) != 0)
+		return err_set(err, ERR_STALE, "it is of another model");
+	if ((uint64_t)st.st_size != plan->total_size || memcmp(&there, &h, sizeof(h)) != 0)
+		return err_set(err, ERR_STALE,
+			       "it was made for other budgets, other files or by another version");
+	s->size = plan->total_size;
+	s->fd = fd;
+	r = map_writable(s, err);
+	if (r < 0) {
+		s->fd = -1; /* the caller's */
+		return r;
+	}
+	use_header(s, &h);
+	(void)snprintf(s->huge_note, sizeof(s->huge_note), "kept from the daemon before");
+	*ret = TAKE(s);
+	return 0;
+}
+
+struct slab_pipes *slab_pipes(const struct slab *s)
+{
+	return (struct slab_pipes *)(void *)(s->base + SLAB_PIPES_OFF);
 }
 
 /* For kernels before 5.14: the touch may end in SIGBUS where populating would report. */
@@ -290,16 +356,13 @@ int slab_open(struct slab **ret, int fd, struct err *err)
 	CLEANUP(slab_freep) struct slab *s = calloc(1, sizeof(*s));
 	const char *bad;
 	struct stat st;
-	int seals;
 
 	if (!s)
 		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
 	s->fd = -1;
 	if (fstat(fd, &st) < 0)
 		return err_set(err, ERR_PROTOCOL, "slab: fstat: %s", strerror(errno));
-	/* a slab that can shrink could end us with SIGBUS at any moment */
-	seals = fcntl(fd, F_GET_SEALS);
-	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0)
+	if (!is_sealed(fd))
 		return err_set(err, ERR_PROTOCOL, "slab: it is not sealed against shrinking");
 	if (st.st_size < SLAB_PAGE || st.st_size % SLAB_PAGE != 0)
 		return err_set(err, ERR_PROTOCOL, "slab: a size of %lld bytes",

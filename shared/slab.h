@@ -47,6 +47,7 @@ struct slab_plan {
 	uint32_t n_tiles, n_slots;
 	uint64_t trunk_floor, cache_floor; /* the smallest budgets that are accepted */
 	uint64_t daemon_private_size;      /* the daemon's memory beside the slab, about */
+	uint8_t digest[16]; /* for the header's plan_digest; set by who keeps a slab, else zero */
 };
 
 /*
@@ -80,6 +81,14 @@ struct slab {
  */
 int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t model_digest[16],
 	     struct err *err);
+/*
+ * A slab that an earlier daemon made, by its descriptor (owned by the slab on success, else the
+ * caller's): as slab_new, with what lies in it. ERR_STALE with the reason when it is not exactly
+ * what slab_new would make of these arguments.
+ */
+int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
+	       const uint8_t model_digest[16], struct err *err);
+struct slab_pipes *slab_pipes(const struct slab *s);
 /* Make the next SLAB_FAULT_PIECE bytes resident; > 0 more to do, 0 done, ERR_NO_MEMORY. The notes
  * are final when it is done. */
 int slab_fault_some(struct slab *s, struct err *err);

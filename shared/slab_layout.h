@@ -36,7 +36,8 @@ struct slab_entry {
 	_Atomic uint32_t state; /* enum slab_state */
 	uint32_t layer;         /* of the tile or of the expert in the slot */
 	uint32_t id;            /* tile index, or expert id; UINT32_MAX in an empty slot */
-	uint64_t offset;   /* from the slab's start, multiple of 4096; tiles: 0 when not resident */
+	uint64_t offset;   /* from the slab's start, multiple of 4096; tiles: 0 in an EMPTY one of
+			      the ring */
 	uint32_t flags;    /* enum slab_entry_flag */
 	uint32_t reserved; /* zero */
 };
@@ -58,6 +59,19 @@ struct slab_header {
 	uint64_t slots_off;
 	uint64_t slot_size; /* bytes of one expert slot; slot i starts at slots_off + i * slot_size
 			     */
-	uint64_t reserved[4]; /* zero */
+	uint8_t plan_digest[16]; /* of all that decides which bytes lie where: the daemon's alone */
+	uint64_t reserved[2];    /* zero */
 };
 static_assert(sizeof(struct slab_header) == 160, "slab header layout");
+
+/*
+ * In the header's page, for the daemon and the one after it: which daemons' reads may still land. A
+ * daemon that is killed leaves reads in flight; the write end of a pipe of its own goes with the
+ * last of them (iod/keep.h). An id is the pipe's inode number.
+ */
+enum { SLAB_PIPES_OFF = 2048, SLAB_PIPES_MAX = 6 };
+struct slab_pipes {
+	uint64_t n;
+	uint64_t id[SLAB_PIPES_MAX];
+};
+static_assert(SLAB_PIPES_OFF + sizeof(struct slab_pipes) <= SLAB_PAGE, "in the header's page");

@@ -37,6 +37,9 @@ struct iod_backend_setup {
 	uint32_t n_ops;    /* most operations ever handed over at a time */
 	uint32_t n_usual;  /* as many as that at first, see set_depth */
 	uint32_t n_pieces; /* pieces of memory that register_piece will name */
+	/* Kept open until no read of this process can land any more, also when it is killed (owned
+	 * from a successful start on; 0: none). See keeps_alive_fd. */
+	int alive_fd;
 	/* From the loop: one operation has landed; then, once a turn, that was all. */
 	void (*landed)(void *data, struct iod_op *op);
 	void (*settled)(void *data);
@@ -62,6 +65,7 @@ enum { IOD_FLUSH_AGAIN = 1 };
 
 struct iod_backend {
 	const struct iod_backend_class *class;
+	bool keeps_alive_fd; /* what is promised of setup.alive_fd holds */
 };
 
 /* 0, or -errno from the kernel that refused (ENOSYS, EPERM, ...). */

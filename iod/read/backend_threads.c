@@ -127,6 +127,8 @@ static struct iod_backend *threads_free(struct iod_backend *b)
 	(void)pthread_cond_destroy(&t->has_work);
 	(void)pthread_mutex_destroy(&t->lock);
 	fd_close(t->wake_fd);
+	if (t->backend.keeps_alive_fd)
+		fd_close(t->setup.alive_fd);
 	free(t->fds);
 	free(t);
 	return NULL;
@@ -237,6 +239,8 @@ int iod_backend_threads_new(struct iod_backend **ret, const struct iod_backend_s
 		threads_free(&t->backend);
 		return r;
 	}
+	/* threads end with their process, each after the read that it is in: any descriptor does */
+	t->backend.keeps_alive_fd = setup->alive_fd > 0;
 	*ret = &t->backend;
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "shared/attr.h"
+#include "shared/fd.h"
 #include "shared/must.h"
 
 struct uring {
@@ -162,6 +163,18 @@ static const struct iod_backend_class uring_class = {
 	.flush = uring_flush,
 };
 
+/* The files, and behind them alive_fd, which then lives in the ring alone: the kernel lets go of
+ * the ring's files after the last of its reads, however the process ends. */
+static void register_files(struct uring *u)
+{
+	uint32_t n = u->setup.n_fds;
+
+	if (u->setup.alive_fd > 0)
+		u->fds[n++] = u->setup.alive_fd;
+	u->has_files = n > 0 && io_uring_register_files(&u->ring, u->fds, n) == 0;
+	u->backend.keeps_alive_fd = u->has_files && u->setup.alive_fd > 0;
+}
+
 static int uring_init(struct uring *u)
 {
 	int r;
@@ -174,8 +187,7 @@ static int uring_init(struct uring *u)
 	if (r < 0)
 		return r;
 	/* Both registrations are for speed alone: reads work without. */
-	u->has_files = u->setup.n_fds > 0 &&
-		       io_uring_register_files(&u->ring, u->fds, u->setup.n_fds) == 0;
+	register_files(u);
 	if (u->setup.n_pieces > 0) {
 		r = io_uring_register_buffers_sparse(&u->ring, u->setup.n_pieces);
 		u->buffer_table_error = r;
@@ -208,6 +220,8 @@ int iod_backend_uring_new(struct iod_backend **ret, const struct iod_backend_set
 		uring_free(&u->backend);
 		return r;
 	}
+	if (setup->alive_fd > 0)
+		(void)fd_close(setup->alive_fd);
 	*ret = &u->backend;
 	return 0;
 }

@@ -61,6 +61,9 @@ struct iod_reader_settings {
 	uint64_t chunk;                /* bytes, multiple of 4096; 0 = the default */
 	const struct tuning_row *rows; /* borrowed during the call; later ones win */
 	uint32_t n_rows;
+	/* A descriptor that is to stay open until no read of this process can land any more, also
+	 * when it is killed: owned by the reader from a successful iod_reader_new on. 0: none. */
+	int alive_fd;
 };
 
 struct iod_reader;
@@ -74,6 +77,8 @@ struct iod_reader;
 int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source *src,
 		   uint8_t *slab, uint64_t slab_size, const struct iod_reader_settings *settings,
 		   struct err *err);
+/* What is promised of settings.alive_fd holds: the kernel took it. */
+bool iod_reader_keeps_alive_fd(const struct iod_reader *r);
 /* Waits for what is in flight, so that the memory is quiet; requests not done never will be. */
 struct iod_reader *iod_reader_free(struct iod_reader *r);
 /*

@@ -70,8 +70,8 @@ static int choose_backend(struct iod_reader *r, enum iod_backend_choice choice,
 	return 0;
 }
 
-static int make_backend(struct iod_reader *r, sd_event *event, enum iod_backend_choice choice,
-			struct err *err)
+static int make_backend(struct iod_reader *r, sd_event *event,
+			const struct iod_reader_settings *settings, struct err *err)
 {
 	CLEANUP(freep) int *fds = malloc((r->devices->n_files + 1) * sizeof(*fds));
 	struct iod_backend_setup setup = {
@@ -81,6 +81,7 @@ static int make_backend(struct iod_reader *r, sd_event *event, enum iod_backend_
 		.n_ops = r->n_chunks,
 		.n_usual = r->n_usual,
 		.n_pieces = r->n_pieces,
+		.alive_fd = settings->alive_fd,
 		.landed = iod_reader_on_landed,
 		.settled = iod_reader_on_settled,
 		.data = r,
@@ -90,7 +91,7 @@ static int make_backend(struct iod_reader *r, sd_event *event, enum iod_backend_
 		return err_set(err, ERR_NO_MEMORY, "out of memory for the reader");
 	for (uint32_t i = 0; i < r->devices->n_files; i++)
 		fds[i] = r->devices->files[i].fd;
-	return choose_backend(r, choice, &setup, err);
+	return choose_backend(r, settings->backend, &setup, err);
 }
 
 static int make_queues(struct iod_reader *r, const struct iod_reader_settings *settings,
@@ -182,13 +183,18 @@ int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source
 	if (e >= 0)
 		e = add_sources(r, event, err);
 	if (e >= 0)
-		e = make_backend(r, event, settings->backend, err);
+		e = make_backend(r, event, settings, err);
 	if (e < 0) {
 		iod_reader_free(r);
 		return e;
 	}
 	*ret = r;
 	return 0;
+}
+
+bool iod_reader_keeps_alive_fd(const struct iod_reader *r)
+{
+	return r->backend->keeps_alive_fd;
 }
 
 struct iod_reader *iod_reader_free(struct iod_reader *r)

@@ -73,12 +73,12 @@ class Manager:
 
     # ---- its life
 
-    def start(self, *args, env=None, wait=True):
+    def start(self, *args, env=None, wait=True, wrap=None):
         with self.lock:
             passed = [("k3-iod.socket", self.listener.fileno())] + self.store
             fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, HIGH) for _, fd in passed]
         moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(fds)) + " " + " ".join(f"{fd}<&-" for fd in fds)
-        argv = WRAP + self.wrap + [k3test.program("k3-iod"), "--model", self.model] + [str(a) for a in self.args + list(args)]
+        argv = WRAP + list(wrap if wrap is not None else self.wrap) + [k3test.program("k3-iod"), "--model", self.model] + [str(a) for a in self.args + list(args)]
         environ = dict(os.environ, NOTIFY_SOCKET=self.notify_path, LISTEN_FDS=str(len(fds)),
                        LISTEN_FDNAMES=":".join(n for n, _ in passed), **self.env)
         environ.update(env or {})
