@@ -1,7 +1,8 @@
 /*
  * Summing and choosing. The budgets that the user (or a preset) gave are taken as they are; auto
- * gives the trunk what is left after everything else, then the cache. Rows of a step are halved
- * until the sum fits, unless their number was asked for.
+ * gives the trunk what is left after everything else, then the cache. Rows of a step are as many as
+ * fit, unless their number was asked for: a row more in a prompt chunk saves more reading than its
+ * bytes do as pinned tiles.
  */
 #include "compute/memplan.h"
 
@@ -278,6 +279,19 @@ int k3_memplan_in_flight(const struct option_list *queue_depths, const struct op
 	return r;
 }
 
+/* Everything, with the rows and sequences of p. */
+static int plan_all(const struct k3_memplan_want *w, struct k3_memplan *p, struct err *err)
+{
+	int r = plan_least(w, p, err);
+
+	if (r == 0 && w->has_daemon)
+		r = plan_budgets(w, p, err);
+	if (r == 0 && w->has_daemon)
+		r = check_clients(w, p, err);
+	add_up(p);
+	return r;
+}
+
 /* Take less: fewer rows first, then fewer sequences. False: they are the least, or were asked for.
  */
 static bool lower(const struct k3_memplan_want *w, struct k3_memplan *p)
@@ -289,6 +303,21 @@ static bool lower(const struct k3_memplan_want *w, struct k3_memplan *p)
 	else
 		return false;
 	return true;
+}
+
+/* p fits, after rows were lowered: as many as fit. */
+static int raise_rows(const struct k3_memplan_want *w, struct k3_memplan *p, struct err *err)
+{
+	uint32_t fits = p->n_rows, too_many = w->n_rows + 1;
+	int r = 0;
+
+	while (r == 0 && fits + 1 < too_many) {
+		p->n_rows = fits + (too_many - fits) / 2;
+		r = plan_all(w, p, err);
+		*(p->total <= p->limit ? &fits : &too_many) = p->n_rows;
+	}
+	p->n_rows = fits;
+	return r == 0 ? plan_all(w, p, err) : r;
 }
 
 int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, struct err *err)
@@ -303,15 +332,14 @@ int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, 
 	p->n_sequences = at_least_one(want->n_sequences);
 	p->n_rows = max_u32(want->n_rows, p->n_sequences);
 	do {
-		r = plan_least(want, p, err);
-		if (r == 0 && want->has_daemon)
-			r = plan_budgets(want, p, err);
-		if (r == 0 && want->has_daemon)
-			r = check_clients(want, p, err);
+		r = plan_all(want, p, err);
 		if (r < 0)
 			return r;
-		add_up(p);
 	} while (p->total > p->limit && lower(want, p));
+	if (p->total <= p->limit && p->n_rows < want->n_rows)
+		r = raise_rows(want, p, err);
+	if (r < 0)
+		return r;
 	return p->total <= p->limit ? 0 : refuse(want, p, err);
 }
 

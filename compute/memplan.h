@@ -39,7 +39,7 @@ enum k3_memplan_item {
 struct k3_memplan_want {
 	const struct config *config; /* borrowed */
 	uint32_t n_layers;
-	uint32_t n_rows;      /* most rows of a step; lowered when memory asks for it, unless ... */
+	uint32_t n_rows;      /* most rows of a step; fewer, as many as fit, unless ... */
 	bool n_rows_is_given; /* ... the user said so */
 	uint32_t n_positions;
 	uint32_t n_logits; /* rows of logits kept at once; 0: as many as rows */

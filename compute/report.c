@@ -102,6 +102,8 @@ static json_t *json_memory(const struct k3_report *r)
 	(void)json_object_set_new(o, "slab_bytes", json_bytes(r->slab_bytes));
 	(void)json_object_set_new(o, "client_peak_rss_bytes", json_bytes(r->client_peak_rss_bytes));
 	(void)json_object_set_new(o, "daemon_peak_rss_bytes", json_bytes(r->daemon_peak_rss_bytes));
+	if (r->plan)
+		(void)json_object_set_new(o, "prefill_rows", json_bytes(r->plan->n_rows));
 	(void)json_object_set_new(o, "plan", plan);
 	return o;
 }

@@ -123,6 +123,29 @@ static void full_model_in_a_gigabyte(void)
 	CHECK_EQ(p.item[K3_MEMPLAN_client_state_mla], 2048ull * 55296);
 }
 
+/* 256 tokens at 1.5 GB are one chunk, and so one sweep; below, as many rows as there is memory. */
+static void rows_are_as_many_as_fit(void)
+{
+	struct k3_memplan_want want;
+	struct k3_memplan p;
+	uint32_t rows;
+
+	read_config(test_data("checkpoint/config.json"));
+	want = want_of(1500000000, "auto");
+	CHECK_MSG(k3_memplan_make(&want, &p, &err) == 0, "%s", err.text);
+	CHECK_EQ(p.n_rows, 256);
+	want.limit = 1050000000;
+	CHECK_MSG(k3_memplan_make(&want, &p, &err) == 0, "%s", err.text);
+	CHECK(p.n_rows > 1 && p.n_rows < 256);
+	rows = p.n_rows;
+	want.n_rows_is_given = true;
+	want.n_rows = rows;
+	CHECK_MSG(k3_memplan_make(&want, &p, &err) == 0, "%s", err.text);
+	want.n_rows = rows + 1;
+	CHECK(k3_memplan_make(&want, &p, &err) < 0);
+	CHECK_EQ(err.code, ERR_BUDGET);
+}
+
 static void too_little_is_refused_with_both_numbers(void)
 {
 	struct k3_memplan_want want;
@@ -241,6 +264,7 @@ static const struct test_case cases[] = {
 	{ "demo sizes", demo_sizes },
 	{ "full sizes", full_sizes },
 	{ "full model in a gigabyte", full_model_in_a_gigabyte },
+	{ "rows are as many as fit", rows_are_as_many_as_fit },
 	{ "too little is refused", too_little_is_refused_with_both_numbers },
 	{ "automatic takes the trunk first", automatic_takes_the_trunk_first },
 	{ "automatic never takes too much", automatic_never_takes_more_than_the_model },

@@ -29,6 +29,7 @@ COUNTS = {"layers": 93, "dense-layers": 1, "mla-every": 4, "block": 12, "hidden"
           "heads": 96, "q-lora": 96, "kv-lora": 32, "nope": 8, "rope": 4, "v": 8, "kda-heads": 96, "kda-dim": 8,
           "experts": 896, "top-k": 16, "shared": 12, "expert": 32, "latent": 224}
 COUNTS_TILE, RELEASED_TILES, RELEASED_TENSORS = "128K", 4183, 497_000
+PREFILL_LIMIT = 46_000_000
 COUNTS_LIMIT = 48_000_000  # of it 19 for a daemon that knows 82,432 experts
 
 
@@ -71,6 +72,30 @@ def limited(case, limit, model, *args, ids, gen):
     return run
 
 
+def prefill(case, model, config):
+    """256 tokens take one sweep a chunk, and a chunk as many rows as fit."""
+    ids = [(31 * i * i + 17 * i + 5) % config.vocab for i in range(256)]
+    least = ("--tile", COUNTS_TILE, "--trunk-gb", "0", "--cache-gb", "0")
+    seen = []
+    for limit in (PREFILL_LIMIT, 2 * PREFILL_LIMIT):
+        run = limited(case, limit, model, *least, ids=ids, gen=0)
+        rows, read = run["memory"]["prefill_rows"], run["steps"][0]["trunk_bytes_read"]
+        seen.append((-(-256 // rows), rows, read, run["logits_digest"]))
+        print(f"256 tokens in chunks of {rows}: {read} trunk bytes read", flush=True)
+    (n, rows, read, digest), (one, _, once, same) = seen
+    check(n > 1 and one == 1, f"{n} chunks and {one}, where several and one were wanted")
+    head = config.vocab * config.hidden * 2  # in 70 tiles, each up to a page longer
+    check(head * (n - 1) <= n * once - read <= (head + 80 * 4096) * (n - 1),
+          f"{read} trunk bytes for {n} sweeps; one sweep takes {once}, {head} of them for the head")
+    check_equal(same, digest, "digest of one chunk")
+    group = MemoryLimit(PREFILL_LIMIT)
+    if group.group:
+        r = case.exec("k3", "run", model, *least, "--context", str(CONTEXT), "--prefill-rows", str(rows + 8), "--ids",
+                      ",".join(map(str, ids)), preexec=group.enter)
+        check_equal(r.rc, 2, f"exit code with {rows + 8} rows, where {rows} were chosen\n{r}")
+    group.close()
+
+
 def counts(case):
     if k3test.INSTRUMENTED:
         raise Skip("sanitizers and valgrind keep memory of their own")
@@ -100,6 +125,7 @@ def counts(case):
         two = np.sort(row)[-2:]
         check(two[1] - two[0] > margin, "the margin is too small to compare: another seed is needed")
         check_equal(chosen, int(row.argmax()), "generated id")
+    prefill(case, model, m.c)
     roomy = case.k3(model, "--tile", "128K", "--trunk-gb", "1", "--cache-gb", "0.2", ids=ids, gen=2)
     check_equal(roomy.run["logits_digest"], run["logits_digest"], "digest with the trunk resident")
 
