@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -219,12 +220,36 @@ static int resume(struct pack *k)
 	return 0;
 }
 
+/* What a partial file of before takes can be used again. Where the disk does not say, nothing is
+ * refused. */
+static int check_room(struct pack *k)
+{
+	struct statvfs fs;
+	struct stat st;
+	uint64_t size = k->plan.header.file_size, room;
+
+	if (fstatvfs(k->fd, &fs) < 0 || fstat(k->fd, &st) < 0)
+		return 0;
+	room = (uint64_t)fs.f_bavail * fs.f_frsize + (uint64_t)st.st_blocks * 512;
+	if (room >= size)
+		return 0;
+	k->is_bad = true;
+	return err_set(k->err, ERR_ROOM,
+		       "%s: no space: %.6f GB are needed, but only %.6f GB are free on its disk; "
+		       "nothing was written",
+		       k->partial, (double)size / 1e9, (double)room / 1e9);
+}
+
 /* A fresh partial file: empty tables, all space reserved where the filesystem can. */
 static int start_afresh(struct pack *k)
 {
 	struct trunk_header h = k->plan.header;
 
+	int r = check_room(k);
+
 	h.magic = PARTIAL_MAGIC;
+	if (r < 0)
+		return r;
 	if (ftruncate(k->fd, 0) < 0)
 		return fail_write(k, -errno);
 	if (fallocate(k->fd, 0, 0, (off_t)h.file_size) < 0) {

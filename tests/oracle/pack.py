@@ -133,7 +133,8 @@ def no_space(case):
     try:
         small = os.path.join(folder, "trunk")
         r = case.exec("k3-store", "pack", model, small)
-        check(r.rc in (1,), f"exit code on a full disk\n{r}")
+        check_equal(r.rc, 2, f"exit code on a full disk\n{r}")
+        check(re.search(r"[0-9.]+ GB are needed, but only 0\.00026[0-9]* GB are free", r.err), f"both numbers\n{r}")
         check("space" in r.err.lower() or "full" in r.err.lower(), f"no reason\n{r}")
         check_equal(os.listdir(folder), [], "files left on the full disk")
     finally:
