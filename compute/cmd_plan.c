@@ -6,20 +6,15 @@
 #include <stdlib.h>
 
 #include "compute/model_config.h"
-#include "compute/model_files.h"
 #include "compute/options.h"
 #include "compute/plan.h"
+#include "compute/plan_rates.h"
 #include "compute/preset.h"
 #include "compute/prompt.h"
-#include "compute/rates.h"
 #include "shared/fd.h"
 #include "shared/log.h"
 
 enum { USUAL_ROWS = 256 };
-/* A vocabulary in memory, by id: the released one takes 8 MB. */
-enum { VOCABULARY_BYTES = 50 };
-#define MEASURE_SECONDS 1.0
-
 static int check(const struct k3_command_line *line, const struct config *c, struct err *err)
 {
 	const struct k3_options *o = &line->options;
@@ -33,34 +28,6 @@ static int check(const struct k3_command_line *line, const struct config *c, str
 			       "--context %" PRIu64 " is more than the %" PRIu32
 			       " positions of this model",
 			       o->context, c->max_positions);
-	if (o->measure && line->words.n == 0)
-		return err_set(err, ERR_USAGE, "--measure needs MODEL: its disks are measured");
-	if (o->measure && o->disk_rate >= 0)
-		return err_set(err, ERR_USAGE, "--measure and --disk-rate exclude each other");
-	return 0;
-}
-
-static int find_rates(const struct k3_command_line *line, struct k3_plan_rates *ret,
-		      struct err *err)
-{
-	const struct k3_options *o = &line->options;
-	CLEANUP(k3_model_files_deinit) struct k3_model_files files = { 0 };
-	double disk = o->disk_rate * 1e9;
-	int is_buffered = 0, r = 0;
-
-	if (o->measure)
-		r = k3_model_files_find(&line->words, o->trunk, &files, err);
-	if (r == 0 && o->measure)
-		r = k3_rate_disk((const char *const *)files.paths, files.n, MEASURE_SECONDS, &disk,
-				 &is_buffered, err);
-	if (r == 0 && o->measure && disk <= 0)
-		r = err_set(err, ERR_IO, "no file of the model could be read to measure its disk");
-	if (r < 0)
-		return r;
-	k3_plan_rates_init(ret, disk, o->memory_rate * 1e9, (unsigned)o->threads);
-	if (o->measure)
-		(void)snprintf(ret->disk_note, sizeof(ret->disk_note), "measured now%s",
-			       is_buffered ? ", not by O_DIRECT: the page cache may answer" : "");
 	return 0;
 }
 
@@ -83,8 +50,8 @@ static int make(const struct k3_command_line *line, const struct config *c,
 			.n_logits = (uint32_t)o->batch,
 			.has_daemon = true,
 			.preset = o->preset,
-			.trunk_gb = o->trunk_gb,
-			.cache_gb = o->cache_gb,
+			.trunk_gb = k3_option_trunk_gb(line),
+			.cache_gb = k3_option_cache_gb(line),
 			.tile_bytes = o->tile,
 			.n_sequences = (uint32_t)o->batch,
 			.n_sequences_is_given = true,
@@ -100,7 +67,7 @@ static int make(const struct k3_command_line *line, const struct config *c,
 	if (r < 0)
 		return r;
 	if (!t && line->words.n == 0)
-		want.memory.program_extra = (uint64_t)c->vocab_size * VOCABULARY_BYTES;
+		want.memory.program_extra = k3_plan_vocabulary_size(c);
 	if (want.memory.n_rows < o->batch)
 		want.memory.n_rows = (uint32_t)o->batch;
 	return k3_plan_make(&want, ret, err);
@@ -132,7 +99,7 @@ static int plan(const struct k3_command_line *line, struct k3_plan *p, struct er
 	if (r == 0)
 		r = check(line, &config, err);
 	if (r == 0)
-		r = find_rates(line, &rates, err);
+		r = k3_plan_rates_find(&rates, line, err);
 	if (r < 0)
 		return r;
 	r = make(line, &config, &rates, p, err);

@@ -148,8 +148,8 @@ static int plan_memory(struct run *r, struct err *err)
 		.has_trace = o->dump_cache_trace,
 		.has_daemon = !o->socket,
 		.preset = o->preset,
-		.trunk_gb = o->trunk_gb,
-		.cache_gb = o->cache_gb,
+		.trunk_gb = k3_option_trunk_gb(r->line),
+		.cache_gb = k3_option_cache_gb(r->line),
 		.tile_bytes = o->tile,
 	};
 	int e = k3_memplan_in_flight(&o->queue_depth, &o->chunk, &want.in_flight, err);

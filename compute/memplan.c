@@ -180,11 +180,9 @@ static void choose_auto(const struct k3_memplan_want *w, const struct k3_memplan
 		*ret_cache = cache + share;
 }
 
-static uint64_t budget_bytes(double given_gb, double preset_gb, uint64_t all)
+static uint64_t budget_bytes(double given_gb, double preset_gb)
 {
-	double gb = given_gb >= 0 ? given_gb : preset_gb;
-
-	return gb < 0 ? SURPLUS(all) : (uint64_t)(gb * 1e9 + 0.5);
+	return (uint64_t)((given_gb >= 0 ? given_gb : preset_gb) * 1e9 + 0.5);
 }
 
 /* p holds the least plan for its rows: fill in the budgets asked for. */
@@ -198,24 +196,23 @@ static int plan_budgets(const struct k3_memplan_want *w, struct k3_memplan *p, s
 
 		/* what is given counts before what is left is shared out */
 		if (w->cache_gb >= 0) {
-			given = budget_bytes(w->cache_gb, 0, 0);
+			given = budget_bytes(w->cache_gb, 0);
 			p->total += given > p->item[K3_MEMPLAN_daemon_expert_slots]
 					    ? given - p->item[K3_MEMPLAN_daemon_expert_slots]
 					    : 0;
 		}
 		choose_auto(w, p, &trunk, &cache);
 		if (w->trunk_gb >= 0) {
-			given = budget_bytes(w->trunk_gb, 0, 0);
+			given = budget_bytes(w->trunk_gb, 0);
 			cache = given < trunk ? cache + (trunk - given) : cache;
 			cache = min_u64(cache, SURPLUS(p->size.expert_size * p->size.n_experts));
 			trunk = given;
 		}
 		if (w->cache_gb >= 0)
-			cache = budget_bytes(w->cache_gb, 0, 0);
+			cache = budget_bytes(w->cache_gb, 0);
 	} else {
-		trunk = budget_bytes(w->trunk_gb, preset->trunk_gb, p->size.trunk_size);
-		cache = budget_bytes(w->cache_gb, preset->cache_gb,
-				     p->size.expert_size * p->size.n_experts);
+		trunk = budget_bytes(w->trunk_gb, preset->trunk_gb);
+		cache = budget_bytes(w->cache_gb, preset->cache_gb);
 	}
 	return plan_daemon(w, trunk, cache, p, err);
 }

@@ -27,6 +27,7 @@ static const struct option_program whole = {
 		 "k3 MODEL [options]                 the same as k3 run MODEL\n"
 		 "k3 tokenize --tok DIR (TEXT | --file F | --jsonl F | --decode IDS) [--control]\n"
 		 "k3 plan (MODEL... | --config FILE) [options]\n"
+		 "k3 doctor [MODEL...] [--trunk FILE] [--measure] [--json]\n"
 		 "k3 stats --socket PATH\n"
 		 "k3 COMMAND --help",
 	.intro =
@@ -80,6 +81,22 @@ static const struct option_program plan = {
 	.n_options = N_ELEMENTS(table),
 };
 
+static const struct option_program doctor = {
+	.name = "k3",
+	.summary = "what this machine can do, and what to run next",
+	.usage = "k3 doctor [MODEL...] [--trunk FILE] [--measure] [--json]",
+	.intro =
+		"Looks at processors, memory and its limits, kernel and io_uring, the disks behind "
+		"the model, and the checkpoint's files and headers. Ends with the budgets that "
+		"auto would choose, the seconds a token should take with them, and the next "
+		"command. The exit code is not 0 when the model cannot run here at all.",
+	.epilog = "examples:\n"
+		  "  k3 doctor\n"
+		  "  k3 doctor /models/k3 --trunk /fast/k3.trunk --measure\n\n" EXIT_CODES,
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
 static const struct option_program tokenize = {
 	.name = "k3",
 	.summary = "text to token ids and back",
@@ -107,9 +124,11 @@ const struct option_program *k3_option_program(const char *command)
 	static const struct {
 		const char *name;
 		const struct option_program *program;
-	} commands[] = {
-		{ "run", &run }, { "plan", &plan }, { "tokenize", &tokenize }, { "stats", &stats }
-	};
+	} commands[] = { { "run", &run },
+			 { "plan", &plan },
+			 { "doctor", &doctor },
+			 { "tokenize", &tokenize },
+			 { "stats", &stats } };
 
 	if (!command)
 		return &whole;
@@ -117,4 +136,19 @@ const struct option_program *k3_option_program(const char *command)
 		if (strcmp(commands[i].name, command) == 0)
 			return commands[i].program;
 	return NULL;
+}
+
+static double budget(const struct k3_command_line *line, const char *name, double given)
+{
+	return option_was_given_before(line->program, &line->options, name, "preset") ? -1 : given;
+}
+
+double k3_option_trunk_gb(const struct k3_command_line *line)
+{
+	return budget(line, "trunk-gb", line->options.trunk_gb);
+}
+
+double k3_option_cache_gb(const struct k3_command_line *line)
+{
+	return budget(line, "cache-gb", line->options.cache_gb);
 }

@@ -29,7 +29,13 @@ struct k3_command_line {
 /* The program as a whole (command NULL) or one command of it; NULL for an unknown command. */
 const struct option_program *k3_option_program(const char *command);
 
+/* --trunk-gb and --cache-gb as they count: a --preset replaces what was given before it, and is
+ * corrected by what comes after. */
+double k3_option_trunk_gb(const struct k3_command_line *line);
+double k3_option_cache_gb(const struct k3_command_line *line);
+
 /* The commands. Each returns the exit code and has said on standard error what went wrong. */
+int k3_cmd_doctor(const struct k3_command_line *line);
 int k3_cmd_plan(const struct k3_command_line *line);
 int k3_cmd_run(const struct k3_command_line *line);
 int k3_cmd_tokenize(const struct k3_command_line *line);

@@ -5,8 +5,7 @@
 
 struct k3_preset {
 	const char *name;
-	double trunk_gb,
-		cache_gb; /* < 0: as much as the model can use; auto: decided by the plan */
+	double trunk_gb, cache_gb; /* auto: decided by the plan */
 	const char *sentence;
 };
 

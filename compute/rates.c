@@ -16,8 +16,8 @@
 #include "shared/memlimit.h"
 #include "shared/slab.h"
 
-enum { PASSES = 5, LINE_WORDS = 8, READERS = SLAB_READ_DEPTH };
-enum { MEMORY_MOST = 256 << 20, MEMORY_LEAST = 16 << 20 };
+enum { PASSES = 24, LINE_WORDS = 8, READERS = SLAB_READ_DEPTH };
+enum { MEMORY_MOST = 128 << 20, MEMORY_LEAST = 16 << 20 };
 #define DISK_MOST (4ull << 30)
 
 static double now_seconds(void)

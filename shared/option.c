@@ -26,6 +26,7 @@ enum given { GIVEN_NO = 0, GIVEN_FILE = 1, GIVEN_LINE = 2 };
 struct given_record {
 	const void *fields; /* borrowed: compared only */
 	uint8_t by[OPTIONS_MAX];
+	int at[OPTIONS_MAX]; /* last place on the command line */
 };
 static struct given_record records[RECORDS_MAX];
 static size_t next_record;
@@ -425,6 +426,7 @@ static int parse_argument(struct line *l)
 		l->at++;
 	}
 	l->record->by[o - l->p->options] = GIVEN_LINE;
+	l->record->at[o - l->p->options] = l->at;
 	return store(o, &from, value, l->fields, l->err);
 }
 
@@ -577,4 +579,17 @@ int option_was_given(const struct option_program *p, const void *fields, const c
 
 	must(o);
 	return record && record->by[o - p->options] != GIVEN_NO;
+}
+
+bool option_was_given_before(const struct option_program *p, const void *fields, const char *name,
+			     const char *later)
+{
+	const struct given_record *record = find_record(fields);
+	const struct option *a = find_option(p, name, strlen(name));
+	const struct option *b = find_option(p, later, strlen(later));
+
+	must(a && b);
+	return record && record->by[a - p->options] == GIVEN_LINE &&
+	       record->by[b - p->options] == GIVEN_LINE &&
+	       record->at[a - p->options] < record->at[b - p->options];
 }

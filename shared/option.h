@@ -62,9 +62,9 @@ struct option_program {
 /*
  * Fill *fields (zeroed by us, then defaults) from argv[1..]. command: the subcommand or NULL; its
  * word is not in argv. Positional words are collected into *ret_words. "--name value" and
- * "--name=value". Repeating a non-list option: the last wins, unless before a preset (the caller's
- * affair: option_was_given tells). Returns 0, or -EINVAL with ERR_USAGE that names the option and
- * the nearest known one.
+ * "--name=value". Repeating a non-list option: the last wins; whether a preset came after it is the
+ * caller's affair (option_was_given_before). Returns 0, or -EINVAL with ERR_USAGE that names the
+ * option and the nearest known one.
  */
 int option_parse(const struct option_program *p, const char *command, int argc, char **argv,
 		 void *fields, struct option_list *ret_words, struct err *err);
@@ -80,6 +80,9 @@ bool option_parse_bytes(const char *text, uint64_t *ret);
 
 /* Do two structs of the program hold the same value of an option? */
 bool option_is_equal(const struct option *o, const void *a, const void *b);
+/* Are both on the command line, and name for the last time before later? */
+bool option_was_given_before(const struct option_program *p, const void *fields, const char *name,
+			     const char *later);
 
 /* Does the command take this option? command NULL: true. */
 bool option_used_by(const struct option *o, const char *command);

@@ -121,6 +121,44 @@ def wait_until(condition, text, timeout=60):
         time.sleep(0.01)
 
 
+def mount_tmpfs(path, size):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], capture_output=True).returncode:
+        raise Skip("a tmpfs cannot be mounted here")
+
+
+def unmount(path):
+    subprocess.run(["umount", path], check=True)
+
+
+class MemoryGroup:
+    """A control group with a memory limit below this process' own; enter is a preexec function."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def __enter__(self):
+        v1 = "/sys/fs/cgroup/memory"
+        top, name = (v1, "memory.limit_in_bytes") if os.path.isdir(v1) else ("/sys/fs/cgroup", "memory.max")
+        self.path = os.path.join(top, f"k3-test-{os.getpid()}-{self.limit}")
+        try:
+            os.mkdir(self.path)
+            with open(os.path.join(self.path, name), "w") as f:
+                f.write(str(self.limit))
+        except OSError as e:
+            if os.path.isdir(self.path):
+                os.rmdir(self.path)
+            raise Skip(f"no control group for memory can be made here: {e}")
+        return self
+
+    def enter(self):
+        with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
+            f.write(str(os.getpid()))
+
+    def __exit__(self, *_):
+        wait_until(lambda: not open(os.path.join(self.path, "cgroup.procs")).read(), "a control group to be empty")
+        os.rmdir(self.path)
+
+
 class Result:
     """A program that has ended: rc, out, err (text), and what a run left behind."""
 

@@ -143,6 +143,15 @@ def presets(case):
         run = case.k3(DEMO, "--preset", name, "--trunk-gb", "0", prompt=FIRST["prompt"], gen=2).run
         check_equal(run["generated_ids"], FIRST["greedy_ids"][:2], f"--preset {name}")
         check(run["memory"]["plan"]["daemon_tile_ring"] > 0, "an explicit --trunk-gb does not win over the preset")
+    # as published: what comes later wins
+    tight = ["--trunk-gb", "0", "--cache-gb", "0.0005"]
+    later = case.k3(DEMO, "--preset", "max", *tight, prompt=FIRST["prompt"], gen=2).run["memory"]["plan"]
+    earlier = case.k3(DEMO, *tight, "--preset", "max", prompt=FIRST["prompt"], gen=2).run["memory"]["plan"]
+    check(later["daemon_tile_ring"] > 0 and later["daemon_expert_slots"] <= 500_000, f"budgets after the preset: {later}")
+    check(earlier["daemon_tile_ring"] == 0 and earlier["daemon_expert_slots"] > 500_000, f"budgets before it: {earlier}")
+    for name, trunk, cache in (("laptop", "3.0", "1.0"), ("desktop", "16.0", "10.0"), ("workstation", "60.0", "30.0"),
+                               ("server", "110.0", "13.0"), ("max", "110.0", "109.0")):
+        check([name, trunk, cache] in [line.split()[:3] for line in r.out.splitlines()], f"{name} is not as published\n{r}")
     everything = case.k3(DEMO, prompt=FIRST["prompt"], gen=2).run["memory"]["plan"]
     check_equal(everything["daemon_tile_ring"], 0, "ring when all of a small model fits")
 

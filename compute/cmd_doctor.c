@@ -1,0 +1,253 @@
+/*
+ * k3 doctor: what this machine can do with this model, and the next command. Looks at everything a
+ * run will need, by the same calls, and plans as k3 run would.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "compute/doctor.h"
+#include "compute/model_config.h"
+#include "compute/options.h"
+#include "compute/plan.h"
+#include "compute/plan_rates.h"
+#include "compute/preset.h"
+#include "shared/fd.h"
+#include "shared/log.h"
+
+enum { USUAL_ROWS = 256 };
+/* Below this a trunk file is no gain worth a hint. */
+#define TRUNK_WORTH 1000000000ull
+
+struct checkup {
+	const struct k3_command_line *line;
+	struct k3_doctor doctor;
+	struct config config;
+	struct k3_plan_rates rates;
+	struct k3_plan plan;
+	bool has_config, has_plan, is_complete;
+	char *command; /* owned: the next one */
+	const char *why;
+};
+
+/* How a shell of here calls one of our programs: by name where it is installed, else by the path
+ * beside this program or in its build tree. Caller frees. */
+static char *program_path(const char *name, const char *in_build)
+{
+	char self[4096], *path;
+	ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	while (len > 0 && self[len - 1] != '/')
+		len--;
+	if (len > 4 && strncmp(self + len - 5, "/bin/", 5) == 0)
+		return strdup(name);
+	if (len <= 0 || asprintf(&path, "%.*s%s", (int)len, self, in_build) < 0)
+		return strdup(name);
+	return path;
+}
+
+static void plan_run(struct checkup *c)
+{
+	const struct k3_options *o = &c->line->options;
+	uint64_t context = o->context ? o->context : K3_PLAN_CONTEXT;
+	struct k3_plan_want want = {
+		.memory = {
+			.config = &c->config,
+			.n_layers = c->config.n_layers,
+			.n_rows = (uint32_t)(context < USUAL_ROWS ? context : USUAL_ROWS),
+			.n_positions = (uint32_t)context,
+			.n_logits = 1,
+			.has_daemon = true,
+			.preset = "auto",
+			.trunk_gb = -1,
+			.cache_gb = -1,
+			.program_extra = k3_plan_vocabulary_size(&c->config),
+		},
+		.rates = &c->rates,
+	};
+	struct err err = { 0 };
+
+	if (k3_plan_make(&want, &c->plan, &err) < 0) {
+		k3_doctor_add(&c->doctor, "plan", K3_VERDICT_BAD, err.code, "%s", err.text);
+		return;
+	}
+	c->has_plan = true;
+}
+
+/* The largest fixed preset that fits, for those who want to leave memory to others. */
+static const char *largest_preset(const struct checkup *c)
+{
+	static const char *const names[] = { "max", "server", "workstation", "desktop", "laptop" };
+
+	for (size_t i = 0; i < N_ELEMENTS(names); i++) {
+		struct k3_memplan_want want = c->plan.want;
+		struct k3_memplan p;
+
+		want.preset = names[i];
+		if (k3_memplan_make(&want, &p, NULL) == 0)
+			return names[i];
+	}
+	return "none";
+}
+
+static void say_expectation(struct checkup *c)
+{
+	const struct k3_memplan *m = &c->plan.memory;
+	const struct k3_token_plan *t = &c->plan.token;
+
+	k3_doctor_add(&c->doctor, "preset", K3_VERDICT_OK, ERR_NONE,
+		      "auto: --trunk-gb %.3f --cache-gb %.3f, %.3f GB in all of %.3f; the largest "
+		      "fixed one that fits: %s",
+		      (double)m->trunk_budget / 1e9, (double)m->cache_budget / 1e9,
+		      (double)m->total / 1e9, (double)m->limit / 1e9, largest_preset(c));
+	k3_doctor_add(&c->doctor, "speed", K3_VERDICT_OK, ERR_NONE,
+		      "%.3f s a token: %.3f GB of trunk and %.3f GB of experts from disk at %.3f "
+		      "GB/s (%s), %.3f GB of weights computed on from memory at %.3f GB/s (%s); "
+		      "docs/planning.md has the formula",
+		      t->seconds, (double)t->trunk_read / 1e9, (double)t->experts_read / 1e9,
+		      c->rates.rates.disk / 1e9, c->rates.disk_note,
+		      (double)(t->layers_used + t->head_used + t->experts_used) / 1e9,
+		      c->rates.rates.memory / 1e9, c->rates.memory_note);
+}
+
+static void look(struct checkup *c)
+{
+	const struct k3_options *o = &c->line->options;
+	const struct option_list *dirs = &c->line->words;
+	struct err err = { 0 };
+
+	k3_doctor_machine(&c->doctor);
+	k3_doctor_disks(&c->doctor, dirs, o->trunk);
+	if (dirs->n > 0)
+		c->is_complete = k3_doctor_checkpoint(&c->doctor, dirs, o->trunk, o->config);
+	if (dirs->n == 0 && !o->config)
+		return;
+	if (k3_config_read(dirs, o->config, &c->config, &err) < 0) {
+		if (c->is_complete || dirs->n == 0)
+			k3_doctor_add(&c->doctor, "config", K3_VERDICT_BAD, err.code, "%s",
+				      err.text);
+		return;
+	}
+	c->has_config = true;
+	if (k3_plan_rates_find(&c->rates, c->line, &err) < 0) {
+		k3_doctor_add(&c->doctor, "disk rate", K3_VERDICT_NOTE, ERR_NONE, "%s", err.text);
+		k3_plan_rates_init(&c->rates, 0, o->memory_rate * 1e9, (unsigned)o->threads);
+	}
+	if (o->measure)
+		k3_doctor_add(&c->doctor, "disk rate", K3_VERDICT_OK, ERR_NONE, "%.3f GB/s (%s)",
+			      c->rates.rates.disk / 1e9, c->rates.disk_note);
+	plan_run(c);
+	if (c->has_plan)
+		say_expectation(c);
+}
+
+/* Room for a trunk file in the current directory, which is where the hint puts it. */
+static bool has_room_for_trunk(const struct checkup *c)
+{
+	struct statvfs fs;
+
+	return statvfs(".", &fs) == 0 &&
+	       fs.f_bavail * fs.f_frsize > c->plan.memory.size.trunk_size * 11 / 10;
+}
+
+static int set_command(struct checkup *c, const char *why, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int set_command(struct checkup *c, const char *why, const char *fmt, ...)
+{
+	va_list args;
+	int n;
+
+	c->why = why;
+	va_start(args, fmt);
+	n = vasprintf(&c->command, fmt, args);
+	va_end(args);
+	if (n < 0)
+		c->command = NULL;
+	return n;
+}
+
+/* The directories as words of the command. Caller frees. */
+static char *model_words(const struct option_list *dirs)
+{
+	size_t size = 1;
+	char *text;
+
+	for (size_t i = 0; i < dirs->n; i++)
+		size += strlen(dirs->items[i]) + 1;
+	text = calloc(1, size);
+	for (size_t i = 0; text && i < dirs->n; i++)
+		(void)snprintf(text + strlen(text), size - strlen(text), "%s%s", i ? " " : "",
+			       dirs->items[i]);
+	return text;
+}
+
+static void choose_command(struct checkup *c)
+{
+	const struct k3_options *o = &c->line->options;
+	CLEANUP(freep) char *k3 = program_path("k3", "k3");
+	CLEANUP(freep) char *store = program_path("k3-store", "../iod/store/k3-store");
+	CLEANUP(freep) char *model = model_words(&c->line->words);
+
+	if (!k3 || !store || !model)
+		return;
+	if (c->line->words.n == 0)
+		(void)set_command(c, "no MODEL was given; it takes 1.56 TB",
+				  "deploy/download-model DIR");
+	else if (!c->is_complete)
+		(void)set_command(c, "the checkpoint is not whole; what is there is kept",
+				  "deploy/download-model %s", c->line->words.items[0]);
+	else if (!c->has_plan)
+		return;
+	else if (!o->trunk && c->plan.memory.size.trunk_size > TRUNK_WORTH &&
+		 has_room_for_trunk(c) && c->plan.token.trunk_read > 0)
+		(void)set_command(c, "optional: a trunk file reads in larger pieces",
+				  "%s pack %s k3.trunk", store, model);
+	else
+		(void)set_command(c, "everything it needs is there",
+				  "%s run %s%s%s --prompt \"%s\" --gen 8", k3, model,
+				  o->trunk ? " --trunk " : "", o->trunk ? o->trunk : "",
+				  "The capital of France is");
+}
+
+static void show(const struct checkup *c)
+{
+	json_t *o;
+
+	if (!c->line->options.json) {
+		k3_doctor_print(&c->doctor, stdout);
+		if (c->command)
+			(void)printf("next: %s\n  %s\n", c->why, c->command);
+		return;
+	}
+	o = json_object();
+	(void)json_object_set_new(o, "findings", k3_doctor_json(&c->doctor));
+	if (c->has_plan)
+		(void)json_object_set_new(o, "plan", k3_plan_json(&c->plan));
+	(void)json_object_set_new(o, "next", c->command ? json_string(c->command) : json_null());
+	(void)json_object_set_new(o, "can_run", json_boolean(c->doctor.bad == ERR_NONE));
+	(void)json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+	(void)putchar('\n');
+	json_decref(o);
+}
+
+int k3_cmd_doctor(const struct k3_command_line *line)
+{
+	struct checkup *c = calloc(1, sizeof(*c));
+	int code;
+
+	if (!c) {
+		log_error("no memory to look around");
+		return err_exit_code(ERR_NO_MEMORY);
+	}
+	c->line = line;
+	look(c);
+	choose_command(c);
+	show(c);
+	code = c->doctor.bad == ERR_NONE ? 0 : err_exit_code(c->doctor.bad);
+	free(c->command);
+	free(c);
+	return code;
+}

@@ -1,0 +1,46 @@
+#pragma once
+/*
+ * Facts about this machine and a model's files, each as a name, a sentence and a verdict. Nothing
+ * is changed, nothing is started. Shown by k3 doctor.
+ */
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compute/model_files.h"
+#include "shared/err.h"
+#include "shared/option.h"
+
+/* OK; NOTE: works, but slower or with less; BAD: cannot run like this. */
+enum k3_verdict { K3_VERDICT_OK, K3_VERDICT_NOTE, K3_VERDICT_BAD };
+
+enum { K3_FINDINGS_MAX = 48, K3_FINDING_TEXT = 1024 };
+
+struct k3_finding {
+	const char *name; /* static */
+	enum k3_verdict verdict;
+	char text[K3_FINDING_TEXT];
+};
+
+struct k3_doctor {
+	struct k3_finding findings[K3_FINDINGS_MAX];
+	uint32_t n;
+	enum err_code bad; /* of the first bad one; decides the exit code */
+};
+
+/* code: ERR_NONE unless verdict is BAD. A full table drops the rest. */
+void k3_doctor_add(struct k3_doctor *d, const char *name, enum k3_verdict verdict,
+		   enum err_code code, const char *fmt, ...) PRINTF_LIKE(5, 6);
+
+/* doctor_machine.c: processors, memory and its limits, huge pages, kernel, io_uring. */
+void k3_doctor_machine(struct k3_doctor *d);
+/* doctor_model.c: the disks behind dirs (the current directory when there are none) and trunk. */
+void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs, const char *trunk);
+/* Files and headers of the checkpoint and the trunk file; config NULL: the model's. True when the
+ * daemon would open it. */
+bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs, const char *trunk,
+			  const char *config);
+
+void k3_doctor_print(const struct k3_doctor *d, FILE *out);
+/* An array of {name, verdict, text}; the caller's reference. */
+json_t *k3_doctor_json(const struct k3_doctor *d);

@@ -1,0 +1,184 @@
+/* What the machine has: asked of the kernel, by the calls the programs themselves will make. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "compute/cpus.h"
+#include "compute/doctor.h"
+#include "compute/kernel/kernel.h"
+#include "shared/fd.h"
+#include "shared/memlimit.h"
+
+enum { CAP_IPC_LOCK_BIT = 14 };
+/* A registered buffer of the least slab: less than that is locked in no useful piece. */
+#define LOCK_USEFUL (256ull << 20)
+
+/* The value after a key in a file of /proc: up to the end of its line. "" when there is none. */
+static void find_line(const char *path, const char *key, char *ret, size_t size)
+{
+	FILE *f = fopen(path, "re");
+	char line[1024];
+	size_t len = strlen(key);
+
+	ret[0] = '\0';
+	while (f && !ret[0] && fgets(line, sizeof(line), f)) {
+		const char *at = line + len;
+
+		if (strncmp(line, key, len) != 0)
+			continue;
+		at += strspn(at, " \t:");
+		(void)snprintf(ret, size, "%.*s", (int)strcspn(at, "\n"), at);
+	}
+	if (f)
+		(void)fclose(f);
+}
+
+static void add_cpu(struct k3_doctor *d)
+{
+	unsigned quota = k3_cpus_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+	enum kern_isa best = KERN_ISA_REF;
+	char model[256], limit[64] = "";
+
+	for (int isa = KERN_ISA_REF; isa < KERN_ISA_N_; isa++)
+		if (kern_isa_is_available((enum kern_isa)isa))
+			best = (enum kern_isa)isa;
+	find_line("/proc/cpuinfo", "model name", model, sizeof(model));
+	if (quota > 0)
+		(void)snprintf(limit, sizeof(limit), "; a control group grants the time of %u",
+			       quota);
+	k3_doctor_add(d, "cpu", K3_VERDICT_OK, ERR_NONE,
+		      "%s: %u threads will compute (%u CPUs allowed of %ld)%s",
+		      model[0] ? model : "unnamed", k3_cpus_usable(), k3_cpus_allowed(),
+		      sysconf(_SC_NPROCESSORS_ONLN), limit);
+	k3_doctor_add(d, "instructions", best == KERN_ISA_REF ? K3_VERDICT_NOTE : K3_VERDICT_OK,
+		      ERR_NONE, "kernels for %s%s", kern_isa_name(best),
+		      best == KERN_ISA_REF ? ": the plain ones, right but slow" : "");
+}
+
+static void add_memory(struct k3_doctor *d)
+{
+	struct memlimit limit;
+
+	memlimit_get("", &limit);
+	k3_doctor_add(d, "memory", limit.bytes == UINT64_MAX ? K3_VERDICT_NOTE : K3_VERDICT_OK,
+		      ERR_NONE, "%.3f GB may be allocated: %s",
+		      limit.bytes == UINT64_MAX ? 0.0 : (double)limit.bytes / 1e9, limit.text);
+}
+
+static bool has_ipc_lock(void)
+{
+	char text[64];
+
+	find_line("/proc/self/status", "CapEff", text, sizeof(text));
+	return strtoull(text, NULL, 16) >> CAP_IPC_LOCK_BIT & 1;
+}
+
+static void add_limits(struct k3_doctor *d)
+{
+	struct rlimit lock = { 0 }, file = { 0 }, space = { 0 };
+
+	(void)getrlimit(RLIMIT_MEMLOCK, &lock);
+	(void)getrlimit(RLIMIT_FSIZE, &file);
+	(void)getrlimit(RLIMIT_AS, &space);
+	if (has_ipc_lock())
+		k3_doctor_add(d, "locked memory", K3_VERDICT_OK, ERR_NONE,
+			      "no limit (CAP_IPC_LOCK)");
+	else if (lock.rlim_cur >= LOCK_USEFUL)
+		k3_doctor_add(d, "locked memory", K3_VERDICT_OK, ERR_NONE, "up to %.3f GB",
+			      lock.rlim_cur == RLIM_INFINITY ? 1e9 : (double)lock.rlim_cur / 1e9);
+	else
+		k3_doctor_add(d, "locked memory", K3_VERDICT_NOTE, ERR_NONE,
+			      "at most %" PRIu64 " KiB, too little for the slab: buffers stay "
+			      "unregistered and may be swapped; raise it with ulimit -l or "
+			      "LimitMEMLOCK=",
+			      (uint64_t)lock.rlim_cur >> 10);
+	if (file.rlim_cur == RLIM_INFINITY && space.rlim_cur == RLIM_INFINITY)
+		k3_doctor_add(d, "shared memory", K3_VERDICT_OK, ERR_NONE,
+			      "no limit of its own; it counts as memory above");
+	else
+		k3_doctor_add(
+			d, "shared memory", K3_VERDICT_NOTE, ERR_NONE,
+			"a slab of at most %.3f GB (ulimit -f, ulimit -v)",
+			(double)(file.rlim_cur < space.rlim_cur ? file.rlim_cur : space.rlim_cur) /
+				1e9);
+}
+
+static void add_huge_pages(struct k3_doctor *d)
+{
+	char shmem[128], own[128];
+	bool has_shmem;
+
+	find_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "", shmem, sizeof(shmem));
+	find_line("/sys/kernel/mm/transparent_hugepage/enabled", "", own, sizeof(own));
+	has_shmem = shmem[0] && !strstr(shmem, "[never]") && !strstr(shmem, "[deny]");
+	k3_doctor_add(d, "huge pages", has_shmem ? K3_VERDICT_OK : K3_VERDICT_NOTE, ERR_NONE,
+		      "for shared memory: %s; for private memory: %s%s", shmem[0] ? shmem : "none",
+		      own[0] ? own : "none",
+		      has_shmem ? ""
+				: "; the slab is read faster on huge pages: as root, echo advise > "
+				  "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+}
+
+/* Ask for a ring as the daemon will; NULL: it works, else why not. */
+static const char *try_ring(char *text, size_t size)
+{
+	uint64_t params[32] = { 0 }; /* larger than the kernel's struct, all zero */
+	char value[16];
+	long fd = syscall(SYS_io_uring_setup, 1, params);
+	int e = errno;
+
+	if (fd >= 0) {
+		(void)fd_close((int)fd);
+		return NULL;
+	}
+	find_line("/proc/sys/kernel/io_uring_disabled", "", value, sizeof(value));
+	if (value[0] && value[0] != '0')
+		(void)snprintf(text, size, "kernel.io_uring_disabled is %s", value);
+	else if (e == ENOSYS)
+		(void)snprintf(text, size, "this kernel has none, or a sandbox hides it");
+	else if (e == EPERM || e == EACCES)
+		(void)snprintf(text, size, "a sandbox (seccomp) forbids it");
+	else
+		(void)snprintf(text, size, "%s", strerror(e));
+	return text;
+}
+
+static void add_kernel(struct k3_doctor *d)
+{
+	struct utsname name;
+	char text[128];
+	const char *why = try_ring(text, sizeof(text));
+	int fd = fd_memfd("k3-doctor", 1 << 12);
+
+	if (uname(&name) == 0)
+		k3_doctor_add(d, "kernel", K3_VERDICT_OK, ERR_NONE, "%s %s %s", name.sysname,
+			      name.release, name.machine);
+	if (fd < 0)
+		k3_doctor_add(
+			d, "slab", K3_VERDICT_BAD, ERR_UNSUPPORTED,
+			"memfd_create does not work here (%s): daemon and client cannot share "
+			"memory",
+			strerror(-fd));
+	(void)fd_close(fd);
+	if (why)
+		k3_doctor_add(d, "io_uring", K3_VERDICT_NOTE, ERR_NONE,
+			      "no: %s; reads go through threads, at some processor time", why);
+	else
+		k3_doctor_add(d, "io_uring", K3_VERDICT_OK, ERR_NONE, "works");
+}
+
+void k3_doctor_machine(struct k3_doctor *d)
+{
+	add_cpu(d);
+	add_memory(d);
+	add_limits(d);
+	add_huge_pages(d);
+	add_kernel(d);
+}

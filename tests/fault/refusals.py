@@ -1,0 +1,74 @@
+"""What does not fit is refused before anything is started: one sentence with both numbers, exit code 2."""
+import os
+import re
+import resource
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import k3test
+from k3test import DEMO, check, check_equal
+
+
+def refused(case, program, args, *words, **more):
+    """The daemon that would be started leaves a mark when it is."""
+    mark = case.path("started")
+    starter = case.path("starter")
+    with open(starter, "w") as f:
+        f.write(f"#!/bin/sh\n: > {mark}\nexit 1\n")
+    os.chmod(starter, 0o755)
+    r = case.exec(program, *args, env={"K3_IOD": starter}, **more)
+    check_equal(r.rc, 2, f"exit code\n{r}")
+    check_equal(r.out, "", "standard output of a refusal")
+    for w in words:
+        check(re.search(w, r.err), f"no {w!r}\n{r}")
+    check(not os.path.exists(mark), f"a daemon was started\n{r}")
+    return r
+
+
+def run(*args):
+    return ["run", DEMO, "--ids", "1,2,3", "--gen", "2", *args]
+
+
+def budgets_too_small(case):
+    refused(case, "k3", run("--trunk-gb", "0.000001"), r"trunk budget of 0\.000001 GB", r"least that works, 0\.\d+ GB")
+    refused(case, "k3", run("--cache-gb", "0.000001"), r"cache of 0\.000001 GB", r"least that works, 0\.\d+ GB")
+
+
+def context_too_long(case):
+    limit = 4096  # max_position_embeddings of deploy/demo
+    refused(case, "k3", run("--context", "1000000"), "1000000", str(limit))
+    refused(case, "k3", ["run", DEMO, "--ids", "1", "--gen", "999999"], "999999", str(limit))
+
+
+def control_group(case):
+    with k3test.MemoryGroup(12_000_000) as group:
+        refused(case, "k3", run(), r"would take 0\.\d+ GB", r"only 0\.\d+ GB may be allocated", "cgroup", preexec=group.enter)
+
+
+def preset_of_a_larger_machine(case):
+    model = case.subdir("model")
+    refused(case, "k3", ["run", model, "--config", k3test.data("checkpoint/config.json"), "--preset", "max", "--ids", "1"],
+            r"would take 219\.\d+ GB", r"only \d+\.\d+ GB may be allocated", "the least is 0.")
+
+
+def no_room_for_a_trunk_file(case):
+    folder = case.subdir("small")
+    k3test.mount_tmpfs(folder, "1m")
+    try:
+        r = refused(case, "k3-store", ["pack", DEMO, os.path.join(folder, "trunk")], r"0\.01\d* GB are needed|0\.00\d* GB are needed",
+                    r"only 0\.001\d* GB are free")
+        check_equal(os.listdir(folder), [], f"left behind\n{r}")
+    finally:
+        k3test.unmount(folder)
+
+
+def locked_memory_is_said_with_both_numbers(case):
+    """Not refused: the slab is then unlocked and its buffers unregistered; one line says so."""
+    wrap = ["setpriv", "--bounding-set=-ipc_lock"] if os.geteuid() == 0 else []
+    r = case.exec("k3", *run(), wrap=wrap, preexec=lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20)))
+    check_equal(r.rc, 0, f"exit code\n{r}")
+    check(re.search(r"not locked|unregistered|memlock|RLIMIT", r.err), f"nothing about locked memory\n{r}")
+
+
+k3test.main([budgets_too_small, context_too_long, control_group, preset_of_a_larger_machine, no_room_for_a_trunk_file,
+             locked_memory_is_said_with_both_numbers])

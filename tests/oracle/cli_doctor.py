@@ -1,0 +1,97 @@
+"""k3 doctor: says what is, under limits that the test sets; and what it prints as the next command works."""
+import ctypes
+import json
+import os
+import resource
+import shlex
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import k3test
+from k3test import DEMO, check, check_equal
+
+RATES = ["--disk-rate", "3.2", "--memory-rate", "20"]
+
+
+def doctor(case, *args, rc=0, **more):
+    r = case.exec("k3", "doctor", *args, "--json", **more)
+    check_equal(r.rc, rc, f"exit code\n{r}")
+    found = json.loads(r.out)
+    check_equal(found["can_run"], rc == 0, f"can_run\n{r}")
+    return found, {f["name"]: f for f in found["findings"]}
+
+
+def names_everything(case):
+    found, by = doctor(case, DEMO, *RATES)
+    for name in ("cpu", "instructions", "memory", "locked memory", "shared memory", "huge pages", "kernel", "io_uring", "disk",
+                 "checkpoint", "preset", "speed"):
+        check(name in by, f"no {name} in {sorted(by)}")
+    check(f"of {os.cpu_count()})" in by["cpu"]["text"] or "allowed" in by["cpu"]["text"], by["cpu"]["text"])
+    check("1770 tensors" in by["checkpoint"]["text"], by["checkpoint"]["text"])  # as deploy/demo's index counts them
+    check("3.200 GB/s (given)" in by["speed"]["text"], by["speed"]["text"])
+    text = case.exec("k3", "doctor", DEMO, *RATES)
+    check(text.rc == 0 and "next:" in text.out, f"the text\n{text}")
+
+
+def the_next_command_works(case):
+    found, _ = doctor(case, DEMO, *RATES)
+    r = subprocess.run(found["next"], shell=True, capture_output=True, timeout=120, env=dict(os.environ, PATH="/usr/bin:/bin"))
+    check_equal(r.returncode, 0, f"{found['next']}\n{r.stderr.decode()}")
+    check(r.stdout.strip(), "no text came")
+    argv = shlex.split(found["next"])
+    check(argv[1:3] == ["run", DEMO], f"the command is {argv}")
+
+
+def measures(case):
+    _, by = doctor(case, DEMO, "--measure")
+    check("measured now" in by["disk rate"]["text"], by["disk rate"]["text"])
+
+
+def an_absent_shard_is_named(case):
+    model = case.copy_model(DEMO)
+    shards = sorted(n for n in os.listdir(model) if n.endswith(".safetensors"))
+    os.unlink(os.path.join(model, shards[3]))
+    found, by = doctor(case, model, *RATES, rc=1)
+    check_equal(by["checkpoint"]["verdict"], "BAD", "verdict")
+    check("missing" in by["checkpoint"]["text"], by["checkpoint"]["text"])
+    check(found["next"] == f"deploy/download-model {model}", f"next is {found['next']}")
+    _, by = doctor(case, case.path("nowhere"), rc=2)
+
+
+def a_sandbox_without_io_uring(case):
+    """A seccomp filter that answers EPERM to io_uring_setup (425), as containers do."""
+    def forbid():
+        code = b"".join(struct.pack("<HBBI", *i) for i in ((0x20, 0, 0, 0), (0x15, 0, 1, 425), (6, 0, 0, 0x50001),
+                                                           (6, 0, 0, 0x7FFF0000)))
+        text = ctypes.create_string_buffer(code)
+        program = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(text)))
+        libc = ctypes.CDLL(None)
+        if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
+            os._exit(99)
+    _, by = doctor(case, DEMO, *RATES, preexec=forbid)
+    check_equal(by["io_uring"]["verdict"], "note", "verdict")
+    check("sandbox" in by["io_uring"]["text"] or "io_uring_disabled" in by["io_uring"]["text"], by["io_uring"]["text"])
+    _, by = doctor(case, DEMO, *RATES)
+
+
+def a_limit_of_locked_memory(case):
+    setpriv = ["setpriv", "--bounding-set=-ipc_lock"] if os.geteuid() == 0 else []
+    limit = lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))
+    _, by = doctor(case, DEMO, *RATES, wrap=setpriv, preexec=limit)
+    check_equal(by["locked memory"]["verdict"], "note", by["locked memory"]["text"])
+    check("1024 KiB" in by["locked memory"]["text"], by["locked memory"]["text"])
+
+
+def too_little_memory_for_the_released_model(case):
+    """A control group of 400 MB: both numbers, exit code 2."""
+    with k3test.MemoryGroup(400_000_000) as group:
+        config = k3test.data("checkpoint/config.json")
+        _, by = doctor(case, "--config", config, *RATES, rc=2, preexec=group.enter)
+        check_equal(by["plan"]["verdict"], "BAD", "verdict")
+        check("this run would take 0." in by["plan"]["text"] and "cgroup" in by["plan"]["text"], by["plan"]["text"])
+
+
+k3test.main([names_everything, the_next_command_works, measures, an_absent_shard_is_named, a_sandbox_without_io_uring,
+             a_limit_of_locked_memory, too_little_memory_for_the_released_model])
