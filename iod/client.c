@@ -99,6 +99,7 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *data)
 			iod_client_drop(c, &err);
 		else
 			iod_dispatch(c, &m);
+		c->heard_usec = now_usec(c->daemon);
 	}
 	iod_daemon_wake(c->daemon);
 	return 0;
@@ -143,7 +144,7 @@ int iod_client_new(struct iod_daemon *d, int fd)
 	c->daemon = d;
 	c->state = IOD_CLIENT_NEW;
 	c->number = ++d->last_number;
-	c->since_usec = now_usec(d);
+	c->since_usec = c->heard_usec = now_usec(d);
 	list_init(&c->link);
 	list_init(&c->out);
 	list_init(&c->rows.requests);
@@ -327,8 +328,9 @@ void iod_client_check_stalled(struct iod_daemon *d, uint64_t now)
 			(void)err_set(&err, ERR_PROTOCOL, "no HELLO came within %u seconds",
 				      IOD_QUOTA_HELLO_SECONDS);
 		else if (c->n_out > 0 && seconds >= IOD_QUOTA_STALL_SECONDS)
-			(void)err_set(&err, ERR_PROTOCOL,
-				      "the client has read nothing for %u seconds",
+			(void)err_set(&err, ERR_STALE,
+				      "the client has read nothing for %u seconds; it may "
+				      "connect again",
 				      IOD_QUOTA_STALL_SECONDS);
 		if (err.code != ERR_NONE)
 			iod_client_drop(c, &err);

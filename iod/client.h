@@ -38,6 +38,7 @@ struct iod_client {
 	struct list out; /* messages the socket had no room for, oldest first */
 	uint32_t n_out;
 	uint64_t since_usec; /* connected, or since when out has not moved */
+	uint64_t heard_usec; /* when its last message came */
 	struct iod_sweep sweep;
 	struct iod_expert_refs experts;
 	struct iod_row_requests rows;

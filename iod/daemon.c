@@ -12,6 +12,7 @@
 #include "iod/client.h"
 #include "iod/journal.h"
 #include "iod/notify.h"
+#include "iod/patience.h"
 #include "iod/reload.h"
 #include "iod/start.h"
 #include "iod/sweep.h"
@@ -100,6 +101,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 	if (d->phase == IOD_PHASE_SERVE)
 		iod_start_report_pinning(d);
 	iod_client_check_stalled(d, now);
+	iod_patience_check(d, now);
 	report_stalls(d);
 	iod_start_listen_again(d);
 	(void)sd_event_source_set_time(source, usec + TIMER_USEC);
@@ -316,6 +318,7 @@ int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, s
 		return err_set(err, ERR_NO_MEMORY, "no memory for the daemon's record");
 	d->options = options;
 	d->io_timeout = options->io_timeout;
+	d->lease_limit = options->lease_limit;
 	d->is_verbose = options->verbose;
 	list_init(&d->clients);
 	iod_listener_init(&d->listener);

@@ -35,7 +35,9 @@ struct iod_daemon {
 	int argc;                          /* set by main, borrowed: what a reload reads again */
 	char **argv;
 	/* of the options that a reload may change */
-	uint64_t io_timeout; /* seconds */
+	uint64_t io_timeout;   /* seconds */
+	uint64_t lease_limit;  /* seconds; 0: none */
+	uint64_t refused_usec; /* when a client was last told BUSY; 0: never */
 	bool is_verbose;
 	sd_event *event;
 	struct iod_access access;

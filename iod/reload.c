@@ -43,6 +43,17 @@ static int apply_io_timeout(struct iod_daemon *d, const struct iod_options *o, c
 	return 0;
 }
 
+static int apply_lease_limit(struct iod_daemon *d, const struct iod_options *o, char *said,
+			     size_t size, struct err *err)
+{
+	(void)err;
+	if (o->lease_limit != d->lease_limit)
+		(void)snprintf(said, size, "lease-limit %u instead of %u", (unsigned)o->lease_limit,
+			       (unsigned)d->lease_limit);
+	d->lease_limit = o->lease_limit;
+	return 0;
+}
+
 static int apply_verbose(struct iod_daemon *d, const struct iod_options *o, char *said, size_t size,
 			 struct err *err)
 {
@@ -62,6 +73,7 @@ static const struct {
 } changeable[] = {
 	{ " queue-depth chunk profile ", apply_tuning },
 	{ " io-timeout ", apply_io_timeout },
+	{ " lease-limit ", apply_lease_limit },
 	{ " verbose ", apply_verbose },
 };
 
