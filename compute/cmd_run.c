@@ -22,8 +22,10 @@
 #include "compute/options.h"
 #include "compute/preset.h"
 #include "compute/prompt.h"
+#include "compute/rates.h"
 #include "compute/report.h"
 #include "compute/run_check.h"
+#include "compute/summary.h"
 #include "shared/fd.h"
 #include "shared/log.h"
 #include "shared/slab.h"
@@ -408,8 +410,10 @@ static void ask_daemon(struct run *r)
 	uint64_t values[PROTO_STATS_MAX];
 	uint32_t n;
 
-	if (r->iod && k3_iod_stats(r->iod, values, &n, NULL) == 0 && n > COUNTER_peak_rss_bytes)
+	if (r->iod && k3_iod_stats(r->iod, values, &n, NULL) == 0 && n > COUNTER_peak_rss_bytes) {
 		r->report.daemon_peak_rss_bytes = values[COUNTER_peak_rss_bytes];
+		r->report.row_bytes_read = values[COUNTER_row_bytes_read];
+	}
 }
 
 static void say_batch_summary(const struct run *r)
@@ -421,6 +425,24 @@ static void say_batch_summary(const struct run *r)
 		 r->carried.n_done, r->carried.n_generated, r->carried.n_steps, r->carried.n_places,
 		 (double)c->wait_ns * 1e-9, (double)c->trunk_bytes_read / 1e9,
 		 (double)c->expert_bytes_read / 1e9, r->report.backend);
+}
+
+/* The roofline is worth a moment of measuring where a run took many. */
+#define MEASURE_AFTER_SECONDS 10.0
+
+static void say_report(struct run *r)
+{
+	struct k3_summary s;
+	double seconds = 0;
+
+	for (size_t i = 0; i < r->report.n_steps; i++)
+		seconds += r->report.steps[i].seconds;
+	if (r->report.n_steps == 0)
+		return;
+	if (seconds >= MEASURE_AFTER_SECONDS)
+		r->report.memory_rate = k3_rate_memory((unsigned)r->o->threads);
+	k3_summary_make(&r->report, r->report.memory_rate, &s);
+	k3_summary_print(&s, &r->report, stderr);
 }
 
 static void say_summary(const struct run *r)
@@ -541,6 +563,8 @@ int k3_cmd_run(const struct k3_command_line *line)
 		say_batch_summary(r);
 	else
 		say_summary(r);
+	if (e == 0 && !r->o->batch_file)
+		say_report(r);
 	exit_code = exit_code_of(r, e, &err);
 	write_report(r, &exit_code);
 	run_free(r);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "compute/summary.h"
 #include "shared/fd.h"
 
 int k3_report_init(struct k3_report *r, struct err *err)
@@ -119,6 +120,14 @@ static json_t *json_kernels(const struct k3_report *r)
 	return a;
 }
 
+static json_t *json_summary(const struct k3_report *r)
+{
+	struct k3_summary s;
+
+	k3_summary_make(r, r->memory_rate, &s);
+	return k3_summary_json(&s);
+}
+
 static json_t *json_report(const struct k3_report *r)
 {
 	json_t *o = json_object();
@@ -129,6 +138,7 @@ static json_t *json_report(const struct k3_report *r)
 				  r->text ? json_stringn(r->text, r->text_len) : json_null());
 	(void)json_object_set_new(o, "logits_digest", json_digest(r));
 	(void)json_object_set_new(o, "steps", json_steps(r));
+	(void)json_object_set_new(o, "summary", json_summary(r));
 	(void)json_object_set_new(o, "memory", json_memory(r));
 	(void)json_object_set_new(o, "kernels", json_kernels(r));
 	(void)json_object_set_new(o, "backend", r->backend ? json_string(r->backend) : json_null());

@@ -13,9 +13,9 @@ from k3test import DEMO, Daemon, check, check_equal
 
 GOLDEN = json.load(open(os.path.join(DEMO, "golden.json")))
 FIRST = GOLDEN["greedy"][0]
-FIELDS = {"prompt_ids", "generated_ids", "text", "logits_digest", "steps", "memory", "kernels", "backend", "exit_code"}
+FIELDS = {"prompt_ids", "generated_ids", "text", "logits_digest", "steps", "summary", "memory", "kernels", "backend", "exit_code"}
 STEP = {"seconds", "wait_seconds", "trunk_bytes_read", "expert_bytes_read", "experts_resident", "experts_read"}
-MEMORY = {"slab_bytes", "client_peak_rss_bytes", "daemon_peak_rss_bytes", "plan"}
+MEMORY = {"slab_bytes", "client_peak_rss_bytes", "daemon_peak_rss_bytes", "prefill_rows", "plan"}
 
 
 def refused(case, args, *words):
@@ -39,6 +39,23 @@ def report_fields(case):
     check_equal(len(r.run["logits_digest"]), 32, "hex digits of the digest")
     check(r.run["kernels"] and all(isinstance(k, str) for k in r.run["kernels"]), "kernels are not named")
     check(r.run["backend"], "the back end is not named")
+
+
+def summary_adds_up(case):
+    """run.json's summary against its own steps, computed here; and the same figures on standard error."""
+    r = case.k3(DEMO, "--trunk-gb", "0.0035", "--cache-gb", "0.001", prompt=FIRST["prompt"], gen=6)
+    s, steps = r.run["summary"], r.run["steps"]
+    decode = steps[1:]
+    resident, read = sum(t["experts_resident"] for t in decode), sum(t["experts_read"] for t in decode)
+    for name, want in (("seconds_per_token", sum(t["seconds"] for t in decode) / 5), ("first_seconds", steps[0]["seconds"]),
+                       ("resident_hit_rate", resident / (resident + read)),
+                       ("wait_share", sum(t["wait_seconds"] for t in decode) / sum(t["seconds"] for t in decode)),
+                       ("trunk_bytes_read", sum(t["trunk_bytes_read"] for t in steps)),
+                       ("expert_bytes_read", sum(t["expert_bytes_read"] for t in steps))):
+        check(abs(s[name] - want) <= 1e-6 * max(1e-3, abs(want)), f"{name}: {s[name]}, {want} by the steps")
+    check(s["row_bytes_read"] > 0 and s["advice"], f"rows and advice: {s}")
+    for text in (f"true resident hit rate {100 * s['resident_hit_rate']:.1f} %", "of the time waiting", "peaks: k3 ", s["advice"]):
+        check(text in r.err, f"no {text!r}\n{r}")
 
 
 def experts_add_up(case):
@@ -288,7 +305,7 @@ def killed(case):
 
 
 if __name__ == "__main__":
-    k3test.main([report_fields, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
+    k3test.main([report_fields, summary_adds_up, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
                  prompts_are_checked, options_that_mean_nothing, nobody_at_the_socket, no_daemon_program, presets, recompute,
                  trace, layers, with_a_daemon, unwritable_report, standard_input, file_size_limit, daemon_killed,
                  closed_descriptors, full_output, interrupted, interrupted_prompt, killed])
