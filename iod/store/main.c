@@ -2,6 +2,7 @@
  * k3-store: offline work on the files of a checkpoint. Finds the command, reads its options, and
  * lets cmd_*.c do the work.
  *
+ *   k3-store bench ...   what the disks give (cmd_bench.c, bench*.c)
  *   k3-store census ...  contents and byte budget (cmd_census.c, census.c)
  *   k3-store pack ...    trunk file (cmd_pack.c, pack.c)
  *   k3-store replay ...  traces against cache policies (cmd_replay.c, replay*.c, routing.c)
@@ -20,9 +21,9 @@ static const struct {
 	const char *name;
 	int (*run)(const struct iod_store_line *line);
 } commands[] = {
-	{ "census", iod_store_cmd_census }, { "pack", iod_store_cmd_pack },
-	{ "replay", iod_store_cmd_replay }, { "synth", iod_store_cmd_synth },
-	{ "verify", iod_store_cmd_verify },
+	{ "bench", iod_store_cmd_bench }, { "census", iod_store_cmd_census },
+	{ "pack", iod_store_cmd_pack },   { "replay", iod_store_cmd_replay },
+	{ "synth", iod_store_cmd_synth }, { "verify", iod_store_cmd_verify },
 };
 
 static int fail_usage(const char *text)

@@ -20,7 +20,8 @@ static const struct option table[] = {
 static const struct option_program whole = {
 	.name = "k3-store",
 	.summary = "offline work on the files of a K3 checkpoint",
-	.usage = "k3-store census MODEL... [--layers N] [--json]\n"
+	.usage = "k3-store bench PATH... [--seconds N] [--write-profile FILE] [--json]\n"
+		 "k3-store census MODEL... [--layers N] [--json]\n"
 		 "k3-store pack MODEL... OUT [--tile BYTES] [--config FILE]\n"
 		 "k3-store replay TRACE [--slots N,N,...] [--warm TOKENS] [--json] [--plot FILE]\n"
 		 "k3-store synth OUT [--config FILE] [geometry] [--seed N]\n"
@@ -28,6 +29,8 @@ static const struct option_program whole = {
 		 "k3-store verify MODEL... --write\n"
 		 "k3-store COMMAND --help",
 	.intro =
+		"bench measures how fast the disks are read at which depth and chunk, and writes "
+		"that down for k3-iod.\n\n"
 		"census says what a checkpoint consists of, from its headers alone.\n\n"
 		"pack copies everything but the routed experts into one trunk file in the order "
 		"in which a step uses it: faster to stream, checksummed, and never a "
@@ -41,6 +44,30 @@ static const struct option_program whole = {
 	.epilog = "examples:\n"
 		  "  k3-store pack /models/k3 /fast/k3.trunk\n"
 		  "  k3-store synth /tmp/small --layers 9 --experts 24 --seed 7\n\n" EXIT_CODES,
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
+static const struct option_program bench = {
+	.name = "k3-store",
+	.summary = "how fast the disks are read, at which depth and chunk",
+	.usage = "k3-store bench PATH... [--seconds N] [--write-profile FILE] [--json]",
+	.intro = "PATH is a file, a directory, of which the files of 32 MiB or more are read, or a "
+		 "block device. Nothing is written to them. For each device that they lie on a "
+		 "grid of chunk sizes and depths is measured with the daemon's own reader: random "
+		 "reads of one chunk each, as of experts, and one after the other, as of the "
+		 "trunk. Files that are holes, or lie in the page cache and are read through it, "
+		 "give figures that mean nothing.\n\n"
+		 "The best point is, of those within three in a hundred of the best in both, the "
+		 "one with the fewest bytes in flight: what is in flight is what an urgent read "
+		 "waits for. Measure while nothing else reads.",
+	.epilog = "examples:\n"
+		  "  k3-store bench /models/k3 /disk2/k3 --write-profile /etc/k3/profile\n"
+		  "  k3-iod --profile /etc/k3/profile ...\n\n"
+		  "exit codes:\n"
+		  "  0  success\n"
+		  "  1  a file cannot be read\n"
+		  "  2  the command line is not understood, or there is nothing to read",
 	.options = table,
 	.n_options = N_ELEMENTS(table),
 };
@@ -161,6 +188,8 @@ static const struct option_program verify = {
 
 const struct option_program *iod_store_program(const char *command)
 {
+	if (command && strcmp(command, "bench") == 0)
+		return &bench;
 	if (command && strcmp(command, "census") == 0)
 		return &census;
 	if (command && strcmp(command, "pack") == 0)

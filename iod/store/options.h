@@ -28,6 +28,7 @@ struct iod_store_line {
 const struct option_program *iod_store_program(const char *command);
 
 /* Each returns the exit code. */
+int iod_store_cmd_bench(const struct iod_store_line *line);
 int iod_store_cmd_census(const struct iod_store_line *line);
 int iod_store_cmd_pack(const struct iod_store_line *line);
 int iod_store_cmd_replay(const struct iod_store_line *line);

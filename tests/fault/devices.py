@@ -83,4 +83,54 @@ def refused_reloads(d, conf):
     check_equal(d.stats()["clients"], 1, "clients")
 
 
-k3test.main([profile, reload_settings])
+def bench(case):
+    """The grid of every device, the best of it, and a profile that the daemon takes."""
+    here, f = case.subdir("files"), case.path("profile")
+    other = os.path.join("/dev/shm", os.path.basename(here) + str(os.getpid()))
+    block = os.urandom(1 << 20)
+    try:
+        for name in (os.path.join(here, "b"), os.path.join(here, "a"), other):
+            with open(name, "wb") as g:
+                for _ in range(33):
+                    g.write(block)
+        open(os.path.join(here, "small"), "wb").write(b"x")
+        r = case.exec("k3-store", "bench", here, other, "--seconds", "2", "--json", "--write-profile", f)
+        check_equal(r.rc, 0, f"exit code\n{r}")
+        devices = json.loads(r.out)["devices"]
+        two = os.stat(here).st_dev != os.stat(other).st_dev
+        check_equal([d["files"] for d in devices], [2, 1] if two else [3], "files of each device")
+        for d in devices:
+            check_equal(sorted((p["pattern"], p["depth"], p["chunk"]) for p in d["points"]),
+                        sorted((p, n, c << 10) for p in ("random", "sequential") for n in (4, 8, 16, 32, 64)
+                               for c in (128, 256, 512, 1024, 2048)), "points")
+            check(all(p["gb_per_s"] > 0 for p in d["points"]), f"a rate of nothing: {d}")
+            best_is_good(d)
+        table = case.exec("k3-store", "bench", here, "--seconds", "1", "--quiet")
+        check(table.rc == 0 and "best: --queue-depth" in table.out and table.err == "", f"the table\n{table}")
+        for d in devices[:1]:
+            model = case.copy_model(k3test.oracle("tiny"))
+            if os.stat(model).st_dev == os.stat(here).st_dev:
+                i = Daemon(case, model, *LEAST, "--profile", f)
+                kib = d["best"]["chunk"] >> 10
+                check(f"depth {d['best']['depth']}, chunk {kib if kib < 1024 else kib >> 10} " in i.log(), f"{d['best']}\n{i.log()}")
+                check_equal(i.stop(), 0, "exit code of k3-iod")
+    finally:
+        if os.path.exists(other):
+            os.remove(other)
+    for args, word in (((), "bench"), ((case.path("nothing"),), "nothing"), ((os.path.join(here, "small"),), "small")):
+        r = case.exec("k3-store", "bench", *args)
+        check(r.rc in (1, 2) and word in r.err and r.out == "", f"{args}\n{r}")
+
+
+def best_is_good(d):
+    """Within what the rule allows: the best point's worse pattern is near the best such of all points."""
+    rates = {(p["pattern"], p["depth"], p["chunk"]): p["gb_per_s"] for p in d["points"]}
+    top = {p: max(v for k, v in rates.items() if k[0] == p) for p in ("random", "sequential")}
+    score = {k[1:]: min(rates[(p, *k[1:])] / top[p] for p in top) for k in rates}
+    best = (d["best"]["depth"], d["best"]["chunk"])
+    good = [k for k, v in score.items() if v >= 0.97 * max(score.values())]
+    check(best in good, f"{best} is not among {good}")
+    check_equal(best[0] * best[1], min(a * b for a, b in good), "bytes in flight")
+
+
+k3test.main([bench, profile, reload_settings])
