@@ -13,6 +13,7 @@
 #include "iod/journal.h"
 #include "iod/notify.h"
 #include "iod/patience.h"
+#include "iod/read/change.h"
 #include "iod/reload.h"
 #include "iod/start.h"
 #include "iod/sweep.h"
@@ -91,6 +92,18 @@ static void report_stalls(struct iod_daemon *d)
 	}
 }
 
+/* Once: nothing of a file that has changed is read any more. */
+static void report_changed(struct iod_daemon *d)
+{
+	uint32_t file = d->is_change_told ? UINT32_MAX : iod_reader_find_changed(d->reader);
+
+	if (file == UINT32_MAX)
+		return;
+	d->is_change_told = true;
+	iod_event_log(LOG_LEVEL_ERROR, IOD_EVENT_READ_FAILED, NULL, "%s: %s",
+		      d->source->files[file].path, iod_read_strerror(-ESTALE));
+}
+
 static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 {
 	struct iod_daemon *d = data;
@@ -102,6 +115,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 		iod_start_report_pinning(d);
 	iod_client_check_stalled(d, now);
 	iod_patience_check(d, now);
+	report_changed(d);
 	report_stalls(d);
 	iod_start_listen_again(d);
 	(void)sd_event_source_set_time(source, usec + TIMER_USEC);

@@ -61,6 +61,7 @@ struct iod_daemon {
 
 	enum iod_phase phase;
 	sd_event_source *pump_source, *start_source, *timer_source, *listen_source;
+	bool is_change_told;  /* a file has changed, which is logged */
 	bool is_pinned_told;  /* the line "all pinned" is printed */
 	uint64_t status_usec; /* when the last status went out */
 	/* complaints: a few a second, the rest counted */

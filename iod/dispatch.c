@@ -1,9 +1,11 @@
 #include "iod/dispatch.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "iod/client.h"
 #include "iod/daemon.h"
+#include "iod/read/change.h"
 #include "shared/log.h"
 
 static void fill_welcome(struct iod_client *c, uint32_t version, struct proto_message *m)
@@ -39,6 +41,17 @@ static void fill_welcome(struct iod_client *c, uint32_t version, struct proto_me
 	}
 }
 
+/* A client must not begin on files that are not those whose digest it is given. */
+static int refuse_changed(const struct iod_daemon *d, struct err *err)
+{
+	uint32_t file = iod_reader_find_changed(d->reader);
+
+	if (file == UINT32_MAX)
+		return 0;
+	return err_set(err, ERR_CHECKPOINT, "%s: %s", d->source->files[file].path,
+		       iod_read_strerror(-ESTALE));
+}
+
 static int on_hello(struct iod_client *c, const struct wire_hello *hello, struct err *err)
 {
 	struct proto_message m = { 0 };
@@ -53,7 +66,9 @@ static int on_hello(struct iod_client *c, const struct wire_hello *hello, struct
 	r = proto_hello_agree(hello, &version, err);
 	if (r < 0)
 		return r;
-	r = iod_quota_admit(c->daemon, err);
+	r = refuse_changed(c->daemon, err);
+	if (r == 0)
+		r = iod_quota_admit(c->daemon, err);
 	if (r < 0) {
 		(void)sd_event_now(c->daemon->event, CLOCK_MONOTONIC, &c->daemon->refused_usec);
 		return r;

@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "iod/read/change.h"
+
 static const enum expert_part scale_parts[] = { EXPERT_GATE_SCALE, EXPERT_DOWN_SCALE,
 						EXPERT_UP_SCALE };
 
@@ -41,5 +43,5 @@ void iod_expert_describe_failure(const struct source *s, uint32_t layer, uint32_
 		      ": %s; check the disk and the file",
 		      expert, layer,
 		      read->bad_file < s->n_files ? s->files[read->bad_file].path : "?",
-		      read->bad_offset, strerror(-result));
+		      read->bad_offset, iod_read_strerror(result));
 }

@@ -7,6 +7,7 @@
 
 #include "iod/client.h"
 #include "iod/daemon.h"
+#include "iod/read/change.h"
 #include "shared/attr.h"
 
 enum { ROWS_IN_FLIGHT = 16 };
@@ -130,7 +131,7 @@ static void answer(struct row_read *r, int result)
 			      "the embedding of token %u could not be read: %s at byte %" PRIu64
 			      ": %s; check the disk and the file",
 			      q->rows.ids[r->index], s->files[s->embed_file].path,
-			      r->read.bad_offset, strerror(-result));
+			      r->read.bad_offset, iod_read_strerror(result));
 		iod_client_send_error(q->client, &err, PROTO_ROWS, q->rows.serial, r->index);
 		return;
 	}

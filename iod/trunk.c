@@ -7,6 +7,7 @@
 
 #include <xxhash.h>
 
+#include "iod/read/change.h"
 #include "iod/ring.h"
 #include "shared/attr.h"
 #include "shared/must.h"
@@ -359,5 +360,5 @@ void iod_trunk_describe_failure(const struct iod_trunk *t, const struct iod_tile
 			      "tile %u (%s of layer %u) could not be read: %s at byte %" PRIu64
 			      ": %s; check the disk and the file",
 			      tile->index, role_name(c->role), c->layer, path, r->bad_offset,
-			      strerror(-tile->error));
+			      iod_read_strerror(tile->error));
 }

@@ -12,10 +12,12 @@
 struct stat;
 
 struct iod_file {
-	int direct_fd;   /* owned; -1 when the file is read buffered */
-	int fd;          /* direct_fd, or the source's own (borrowed) */
-	uint64_t size;   /* when it was opened */
-	uint32_t device; /* index, 0 .. n_devices - 1 */
+	int direct_fd;                /* owned; -1 when the file is read buffered */
+	int fd;                       /* direct_fd, or the source's own (borrowed) */
+	uint64_t size;                /* when it was opened */
+	int64_t mtime_ns;             /* likewise */
+	bool is_regular, has_changed; /* see change.h */
+	uint32_t device;              /* index, 0 .. n_devices - 1 */
 };
 
 struct iod_device {

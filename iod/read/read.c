@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include "iod/read/change.h"
 #include "iod/read/reader.h"
 #include "shared/attr.h"
 #include "shared/must.h"
@@ -279,6 +280,22 @@ static void chunk_landed(struct iod_reader *r, struct reader_chunk *c)
 	}
 }
 
+/* Bytes count when their file is as it was: looked at after the last of them came. */
+static void check_files(struct iod_reader *r, struct iod_read *req)
+{
+	uint32_t last = UINT32_MAX;
+
+	if (req->result == -ENODATA && iod_file_has_changed(&r->devices->files[req->bad_file]))
+		req->result = -ESTALE;
+	for (uint32_t i = 0; i < req->n_segments && req->result == 0; i++) {
+		const struct source_segment *s = &req->segments[i];
+
+		if (s->file != last && iod_file_has_changed(&r->devices->files[s->file]))
+			fail_request(req, -ESTALE, s->file, s->file_off);
+		last = s->file;
+	}
+}
+
 static void deliver(struct iod_reader *r)
 {
 	r->is_delivering = true;
@@ -287,6 +304,7 @@ static void deliver(struct iod_reader *r)
 
 		list_remove(&req->link);
 		r->n_requests[req->class]--;
+		check_files(r, req);
 		req->done(req, req->result); /* may free it, may submit others */
 	}
 	r->is_delivering = false;
@@ -367,6 +385,8 @@ static int check_request(const struct iod_reader *r, struct iod_read *req)
 		req->bad_offset = s->file_off;
 		if (s->file >= r->devices->n_files || s->slab_off % IOD_PAGE != 0)
 			return -EINVAL;
+		if (r->devices->files[s->file].has_changed)
+			return -ESTALE;
 		file_size = r->devices->files[s->file].size;
 		if (s->file_off > file_size || s->size > file_size - s->file_off)
 			return -EINVAL;

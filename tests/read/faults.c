@@ -10,9 +10,11 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "iod/read/change.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
 
@@ -144,13 +146,30 @@ static void file_was_cut(void)
 
 	start_small(&rig, NULL);
 	CHECK_EQ(ftruncate(rig.files[0].fd, 2 * MIB + 100), 0);
+	read_one(&rig, &r, 0, 2 * MIB - 300, 1000);
+	CHECK_EQ(r.result, -ESTALE);
+	read_one(&rig, &r, 0, 3 * MIB, 700);
+	CHECK_EQ(r.result, -ESTALE);
+	CHECK_EQ(r.read.bad_offset, 3 * MIB);
+	rig_free(&rig);
+}
+
+/* Not a byte of a file that is another one by now, also where it can be read; others go on. */
+static void file_has_changed(void)
+{
+	struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, { .tv_sec = 1 } };
+	struct rig rig;
+	struct rig_read r;
+
+	start_small(&rig, NULL);
 	read_one(&rig, &r, 0, MIB, 512 * KIB);
 	CHECK_EQ(r.result, 0);
-	read_one(&rig, &r, 0, 2 * MIB - 300, 1000);
-	CHECK_EQ(r.result, -ENODATA);
-	read_one(&rig, &r, 0, 3 * MIB, 700);
-	CHECK_EQ(r.result, -ENODATA);
-	CHECK_EQ(r.read.bad_offset, 3 * MIB);
+	CHECK_EQ(iod_reader_find_changed(rig.reader), UINT32_MAX);
+	CHECK_EQ(futimens(rig.files[0].fd, times), 0);
+	read_one(&rig, &r, 0, MIB, 512 * KIB);
+	CHECK_EQ(r.result, -ESTALE);
+	CHECK_EQ(r.read.bad_file, 0);
+	CHECK_EQ(iod_reader_find_changed(rig.reader), 0);
 	rig_free(&rig);
 }
 
@@ -426,6 +445,7 @@ static const struct test_case cases[] = {
 	{ "eio_always", eio_always },
 	{ "failing_waits_for_the_slow", failing_waits_for_the_slow },
 	{ "file_was_cut", file_was_cut },
+	{ "file_has_changed", file_has_changed },
 	{ "slow_device", slow_device },
 	{ "stuck_and_freed", stuck_and_freed },
 	{ "freed_in_flight", freed_in_flight },
