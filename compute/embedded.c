@@ -100,8 +100,9 @@ static void build_args(struct args *a, const char *program, const struct k3_embe
 	push_list(a, "--chunk", s->chunk);
 	push_uint(a, "--tile", s->tile);
 	push_uint(a, "--layers", s->layers);
-	if (s->verify)
-		push_flag(a, "--verify");
+	push(a, "--sums", s->sums);
+	if (s->verify_reads)
+		push_flag(a, "--verify-reads");
 	a->argv[a->n] = NULL;
 }
 

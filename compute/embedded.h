@@ -15,7 +15,8 @@ struct k3_embedded;
 struct k3_embedded_settings {
 	const struct option_list *model_dirs;
 	const char *trunk, *config, *tok, *backend, *direct, *policy, *profile;
-	bool verify;
+	const char *sums;
+	bool verify_reads;
 	double trunk_gb, cache_gb; /* 10^9 bytes */
 	const struct option_list *queue_depth, *chunk;
 	uint64_t tile, layers;

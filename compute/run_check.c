@@ -41,10 +41,10 @@ static int check_model(const struct k3_command_line *line, struct err *err)
 /* Options of the private daemon, which a daemon that runs already has decided. */
 static int check_socket(const struct k3_command_line *line, struct err *err)
 {
-	static const char *const private_only[] = { "trunk",   "trunk-gb", "cache-gb",    "preset",
-						    "config",  "backend",  "direct",      "chunk",
-						    "profile", "tile",     "queue-depth", "policy",
-						    "verify" };
+	static const char *const private_only[] = {
+		"trunk", "trunk-gb", "cache-gb", "preset",      "config", "backend",      "direct",
+		"chunk", "profile",  "tile",     "queue-depth", "policy", "verify-reads", "sums"
+	};
 
 	for (size_t i = 0; line->options.socket && i < N_ELEMENTS(private_only); i++)
 		if (option_was_given(line->program, &line->options, private_only[i]))
@@ -95,9 +95,8 @@ int k3_run_check(const struct k3_command_line *line, struct err *err)
 	if (o->tile && o->trunk)
 		return err_set(err, ERR_USAGE,
 			       "--tile means nothing with --trunk: the file has its own cut");
-	if (o->verify && !o->trunk)
-		return err_set(err, ERR_USAGE,
-			       "--verify needs --trunk: shards carry no checksums of tiles");
+	if (o->sums && !o->verify_reads)
+		return err_set(err, ERR_USAGE, "--sums is used with --verify-reads");
 	if (o->stop_id.n > 0 && o->gen == 0 && !o->batch_file)
 		return err_set(err, ERR_USAGE, "--stop-id means nothing with --gen 0");
 	return 0;

@@ -249,6 +249,9 @@ static int open_model(struct iod_daemon *d, struct err *err)
 	r = source_open(&want, &d->source, err);
 	if (r < 0)
 		return r;
+	r = iod_checks_open(&d->checks, d, err);
+	if (r < 0)
+		return r;
 	handout.source = d->source;
 	return iod_handout_open(&d->handout, &handout, err);
 }
@@ -264,7 +267,6 @@ static int make_memory(struct iod_daemon *d, struct err *err)
 	if (r < 0)
 		return err_set(err, ERR_NO_MEMORY, "no memory for %u tile records",
 			       d->plan.n_tiles);
-	d->trunk->verifies = d->options->verify;
 	slab_plan_set_pinned(&d->plan, d->trunk->pinned_size);
 	r = iod_keep_sign_plan(d, err);
 	if (r == 0)
@@ -309,7 +311,8 @@ static int set_up(struct iod_daemon *d, struct err *err)
 		r = make_reader(d, err);
 	if (r < 0)
 		return r;
-	r = iod_trunk_start(d->trunk, d->slab, d->reader, &d->metrics, on_tile_changed, d);
+	r = iod_trunk_start(d->trunk, d->slab, d->reader, &d->checks, &d->metrics, on_tile_changed,
+			    d);
 	if (r == 0)
 		r = iod_experts_new(&d->experts, d, iod_policy_find(d->options->policy));
 	if (r == 0)
@@ -368,6 +371,7 @@ struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 	iod_keep_deinit(&d->keep);
 	iod_passed_deinit(&d->passed);
 	iod_trunk_free(d->trunk);
+	iod_checks_close(&d->checks);
 	source_free(d->source);
 	tuning_deinit(&d->tuning);
 	iod_listener_deinit(&d->listener);

@@ -9,6 +9,7 @@
 #include <systemd/sd-event.h>
 
 #include "iod/access.h"
+#include "iod/checks.h"
 #include "iod/experts.h"
 #include "iod/handout.h"
 #include "iod/keep.h"
@@ -44,6 +45,7 @@ struct iod_daemon {
 	struct iod_passed passed;
 	struct iod_listener listener;
 	struct source *source;
+	struct iod_checks checks;
 	struct slab_plan plan;
 	struct iod_trunk *trunk;
 	struct iod_keep keep;

@@ -62,31 +62,6 @@ struct iod_experts *iod_experts_free(struct iod_experts *x)
 	return NULL;
 }
 
-int iod_expert_refs_init(struct iod_client *c, uint32_t window)
-{
-	struct iod_expert_refs *e = &c->experts;
-
-	e->refs = calloc(window, sizeof(*e->refs));
-	if (!e->refs)
-		return -ENOMEM;
-	list_init(&e->free);
-	list_init(&e->waiting);
-	for (uint32_t i = 0; i < window; i++) {
-		e->refs[i].client = c;
-		list_init(&e->refs[i].link);
-		list_push_tail(&e->free, &e->refs[i].link);
-	}
-	e->window = window;
-	return 0;
-}
-
-void iod_expert_refs_deinit(struct iod_client *c)
-{
-	free(c->experts.refs);
-	c->experts.refs = NULL;
-	c->experts.window = 0;
-}
-
 /* ---- slots ----------------------------------------------------------------------------------- */
 
 static uint32_t *slot_of(struct iod_experts *x, uint32_t layer, uint32_t expert)
@@ -280,6 +255,43 @@ static void fail(struct iod_slot *slot, const struct err *err)
 	empty_slot(slot);
 }
 
+static void on_read(struct iod_read *r, int result);
+
+static void submit(struct iod_slot *slot, enum iod_read_class class)
+{
+	struct iod_daemon *d = slot->experts->daemon;
+	const struct source_expert *e = source_expert(d->source, slot->layer, slot->expert);
+
+	must(e);
+	slot->read = (struct iod_read){
+		.class = class,
+		.segments = d->source->segments + e->first_segment,
+		.n_segments = e->n_segments,
+		.dst = d->slab->base + entry_of(slot)->offset,
+		.dst_size = d->plan.slot_size,
+		.done = on_read,
+		.data = slot,
+	};
+	list_init(&slot->read.link);
+	iod_reader_submit(d->reader, &slot->read);
+}
+
+/* 0, an error, or 1: the bytes did not have their checksum, they are read once more. */
+static int check(struct iod_slot *slot, struct err *err)
+{
+	struct iod_daemon *d = slot->experts->daemon;
+	int r = iod_checks_expert(&d->checks, slot->layer, slot->expert, slot->read.dst, err);
+
+	if (r < 0 && !slot->is_again) {
+		iod_checks_tell_again(&d->checks, err);
+		slot->is_again = true;
+		submit(slot, slot->read.class);
+		return 1;
+	}
+	return r < 0 ? r
+		     : iod_expert_check(d->source, slot->layer, slot->expert, slot->read.dst, err);
+}
+
 static void on_read(struct iod_read *r, int result)
 {
 	struct iod_slot *slot = r->data;
@@ -289,13 +301,15 @@ static void on_read(struct iod_read *r, int result)
 
 	must(slot->state == SLAB_LOADING);
 	d->metrics.expert_bytes_read += r->bytes_read;
+	if (result == 0)
+		result = check(slot, &err);
+	else
+		iod_expert_describe_failure(d->source, slot->layer, slot->expert, r, result, &err);
+	if (result > 0)
+		return;
 	d->metrics.experts_read++;
 	if (slot->is_hint)
 		x->has_hint_under_way = false;
-	if (result == 0)
-		result = iod_expert_check(d->source, slot->layer, slot->expert, r->dst, &err);
-	else
-		iod_expert_describe_failure(d->source, slot->layer, slot->expert, r, result, &err);
 	if (result < 0) {
 		fail(slot, &err);
 	} else {
@@ -311,32 +325,21 @@ static void start_read(struct iod_slot *slot, uint32_t layer, uint32_t expert,
 		       enum iod_read_class class)
 {
 	struct iod_experts *x = slot->experts;
-	const struct source *s = x->daemon->source;
-	const struct source_expert *e = source_expert(s, layer, expert);
 	struct slab_entry *entry = entry_of(slot);
 
-	must(slot->state == SLAB_EMPTY && e);
+	must(slot->state == SLAB_EMPTY);
 	slot->state = SLAB_LOADING;
 	slot->layer = layer;
 	slot->expert = expert;
 	slot->is_hint = class == IOD_READ_HINT;
+	slot->is_again = false;
 	*slot_of(x, layer, expert) = slot->index + 1;
 	x->n_empty--;
 	x->n_loading++;
 	entry->layer = layer;
 	entry->id = expert;
 	atomic_store_explicit(&entry->state, SLAB_LOADING, memory_order_relaxed);
-	slot->read = (struct iod_read){
-		.class = class,
-		.segments = s->segments + e->first_segment,
-		.n_segments = e->n_segments,
-		.dst = x->daemon->slab->base + entry->offset,
-		.dst_size = x->daemon->plan.slot_size,
-		.done = on_read,
-		.data = slot,
-	};
-	list_init(&slot->read.link);
-	iod_reader_submit(x->daemon->reader, &slot->read);
+	submit(slot, class);
 }
 
 /* ---- serving --------------------------------------------------------------------------------- */

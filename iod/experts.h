@@ -66,6 +66,7 @@ struct iod_slot {
 	uint32_t layer, expert;
 	bool is_hint;    /* read because of a hint, and nobody has asked for it since */
 	bool is_foreign; /* LOADING: an earlier daemon's read may land in it */
+	bool is_again;   /* its bytes did not have their checksum, so it is read once more */
 };
 
 struct iod_experts {

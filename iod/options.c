@@ -77,9 +77,8 @@ int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *
 	if (o->trunk && o->tile > 0)
 		return err_set(err, ERR_USAGE,
 			       "--tile is not used with --trunk: the trunk file has its own tiles");
-	if (o->verify && !o->trunk)
-		return err_set(err, ERR_USAGE,
-			       "--verify needs --trunk: shards carry no checksums of tiles");
+	if (o->sums && !o->verify_reads)
+		return err_set(err, ERR_USAGE, "--sums is used with --verify-reads");
 	return 0;
 }
 

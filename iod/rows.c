@@ -27,6 +27,7 @@ struct row_read {
 	struct iod_rows *rows;   /* borrowed: its owner */
 	struct request *request; /* NULL: the client has gone meanwhile */
 	uint32_t index;
+	bool is_again;   /* its bytes did not have their checksum, so it is read once more */
 	uint8_t *buffer; /* buffer_size bytes in iod_rows.memory */
 };
 
@@ -119,13 +120,23 @@ void iod_rows_end(struct iod_client *c)
 		free_request(list_entry(at, struct request, link));
 }
 
-static void answer(struct row_read *r, int result)
+static const uint8_t *bytes_of(const struct row_read *r)
+{
+	return r->buffer + r->segment.file_off % 4096;
+}
+
+/* fault: why the bytes are not to be used, or no error. */
+static void answer(struct row_read *r, int result, const struct err *fault)
 {
 	struct request *q = r->request;
 	const struct source *s = r->rows->daemon->source;
 	struct err err = { 0 };
 	struct proto_message m = { .type = PROTO_ROW };
 
+	if (fault->code) {
+		iod_client_send_error(q->client, fault, PROTO_ROWS, q->rows.serial, r->index);
+		return;
+	}
 	if (result < 0) {
 		(void)err_set(&err, ERR_IO,
 			      "the embedding of token %u could not be read: %s at byte %" PRIu64
@@ -141,20 +152,56 @@ static void answer(struct row_read *r, int result)
 		.id = q->rows.ids[r->index],
 		.size = (uint32_t)s->embed_row_size,
 	};
-	m.tail = r->buffer + r->segment.file_off % 4096;
+	m.tail = bytes_of(r);
 	m.tail_size = s->embed_row_size;
 	iod_client_send(q->client, &m);
+}
+
+static void on_read(struct iod_read *read, int result);
+
+static void submit(struct row_read *r)
+{
+	r->read = (struct iod_read){
+		.class = IOD_READ_DEMAND,
+		.segments = &r->segment,
+		.n_segments = 1,
+		.dst = r->buffer,
+		.dst_size = r->rows->buffer_size,
+		.done = on_read,
+		.data = r,
+	};
+	list_init(&r->read.link);
+	iod_reader_submit(r->rows->daemon->reader, &r->read);
+}
+
+/* Is it read once more, because it did not have its checksum? *fault: after the second time. */
+static bool reads_again(struct row_read *r, struct err *fault)
+{
+	struct iod_checks *checks = &r->rows->daemon->checks;
+	const struct source *s = r->rows->daemon->source;
+	uint32_t row = (uint32_t)((r->segment.file_off - s->embed_off) / s->embed_row_size);
+
+	if (iod_checks_row(checks, row, bytes_of(r), fault) == 0 || r->is_again)
+		return false;
+	iod_checks_tell_again(checks, fault);
+	err_clear(fault);
+	r->is_again = true;
+	submit(r);
+	return true;
 }
 
 static void on_read(struct iod_read *read, int result)
 {
 	struct row_read *r = read->data;
 	struct request *q = r->request;
+	struct err fault = { 0 };
 
 	r->rows->daemon->metrics.row_bytes_read += read->bytes_read;
+	if (result == 0 && reads_again(r, &fault))
+		return;
 	list_push_tail(&r->rows->free, &r->link);
 	if (q) {
-		answer(r, result);
+		answer(r, result, &fault);
 		if (--q->n_left == 0)
 			free_request(q);
 	}
@@ -170,22 +217,13 @@ static void start_read(struct iod_rows *rows, struct request *q)
 	list_remove(&r->link);
 	r->request = q;
 	r->index = q->next++;
+	r->is_again = false;
 	r->segment = (struct source_segment){
 		.file = s->embed_file,
 		.file_off = s->embed_off + q->rows.ids[r->index] * s->embed_row_size,
 		.size = s->embed_row_size,
 	};
-	r->read = (struct iod_read){
-		.class = IOD_READ_DEMAND,
-		.segments = &r->segment,
-		.n_segments = 1,
-		.dst = r->buffer,
-		.dst_size = rows->buffer_size,
-		.done = on_read,
-		.data = r,
-	};
-	list_init(&r->read.link);
-	iod_reader_submit(rows->daemon->reader, &r->read);
+	submit(r);
 }
 
 /* The oldest request of the client that still wants a read. */

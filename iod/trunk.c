@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <xxhash.h>
-
+#include "iod/checks.h"
 #include "iod/read/change.h"
 #include "iod/ring.h"
 #include "shared/attr.h"
@@ -113,12 +112,14 @@ uint32_t iod_trunk_cell_of(const struct iod_trunk *t, const struct iod_tile *til
 }
 
 int iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *reader,
-		    struct iod_metrics *metrics, iod_trunk_changed_fn *changed, void *data)
+		    const struct iod_checks *checks, struct iod_metrics *metrics,
+		    iod_trunk_changed_fn *changed, void *data)
 {
 	uint64_t place = slab->header.pinned_off;
 
 	t->slab = slab;
 	t->reader = reader;
+	t->checks = checks;
 	t->metrics = metrics;
 	t->changed = changed;
 	t->changed_data = data;
@@ -142,15 +143,24 @@ static struct slab_entry *entry_of(const struct iod_tile *tile)
 	return &tile->trunk->slab->tiles[tile->index];
 }
 
-/* -EBADMSG when the bytes are not those that were packed. */
-static int verify(const struct iod_trunk *t, const struct iod_tile *tile)
+static void submit(struct iod_tile *tile, enum iod_read_class class);
+
+/* Read once more after a first mismatch: 1; -EBADMSG after a second. */
+static int check(struct iod_trunk *t, struct iod_tile *tile)
 {
-	if (!t->verifies || !t->source->tile_checksum)
+	struct err err = { 0 };
+
+	if (iod_checks_tile(t->checks, tile->index, t->slab->base + tile->offset, &err) == 0)
 		return 0;
-	if (XXH3_64bits(t->slab->base + tile->offset, tile->size) ==
-	    t->source->tile_checksum[tile->index])
-		return 0;
-	return -EBADMSG;
+	if (tile->is_again) {
+		t->fault = err;
+		t->fault_tile = tile->index;
+		return -EBADMSG;
+	}
+	iod_checks_tell_again(t->checks, &err);
+	tile->is_again = true;
+	submit(tile, tile->read.class);
+	return 1;
 }
 
 static void on_read(struct iod_read *r, int result)
@@ -160,12 +170,14 @@ static void on_read(struct iod_read *r, int result)
 	struct slab_entry *e = entry_of(tile);
 
 	must(tile->state == SLAB_LOADING);
+	t->metrics->trunk_bytes_read += r->bytes_read;
+	if (result == 0)
+		result = check(t, tile);
+	if (result > 0)
+		return;
 	if (tile->is_wanted)
 		t->wanted_size -= tile->size;
 	tile->is_wanted = false;
-	t->metrics->trunk_bytes_read += r->bytes_read;
-	if (result == 0)
-		result = verify(t, tile);
 	if (result < 0) {
 		tile->state = SLAB_EMPTY;
 		tile->error = result;
@@ -191,20 +203,12 @@ static void set_wanted(struct iod_trunk *t, struct iod_tile *tile)
 	t->wanted_size += tile->size;
 }
 
-static void start_read(struct iod_trunk *t, struct iod_tile *tile, enum iod_read_class class)
+static void submit(struct iod_tile *tile, enum iod_read_class class)
 {
+	struct iod_trunk *t = tile->trunk;
 	const struct source *s = t->source;
 	uint32_t first = s->tile_segment[tile->index];
 
-	must(tile->state == SLAB_EMPTY && tile->n_leases == 0);
-	tile->state = SLAB_LOADING;
-	tile->error = 0;
-	tile->uncharged = 0;
-	if (class != IOD_READ_BACKGROUND)
-		set_wanted(t, tile);
-	entry_of(tile)->offset =
-		tile->offset; /* first: a later daemon must know where bytes land */
-	atomic_store_explicit(&entry_of(tile)->state, SLAB_LOADING, memory_order_release);
 	tile->read = (struct iod_read){
 		.class = class,
 		.segments = s->segments + first,
@@ -216,6 +220,21 @@ static void start_read(struct iod_trunk *t, struct iod_tile *tile, enum iod_read
 	};
 	list_init(&tile->read.link);
 	iod_reader_submit(t->reader, &tile->read);
+}
+
+static void start_read(struct iod_trunk *t, struct iod_tile *tile, enum iod_read_class class)
+{
+	must(tile->state == SLAB_EMPTY && tile->n_leases == 0);
+	tile->state = SLAB_LOADING;
+	tile->error = 0;
+	tile->uncharged = 0;
+	tile->is_again = false;
+	if (class != IOD_READ_BACKGROUND)
+		set_wanted(t, tile);
+	/* the offset first: a later daemon must know where bytes land */
+	entry_of(tile)->offset = tile->offset;
+	atomic_store_explicit(&entry_of(tile)->state, SLAB_LOADING, memory_order_release);
+	submit(tile, class);
 }
 
 static void adopt_tile(struct iod_tile *tile, enum slab_state state)
@@ -345,16 +364,15 @@ void iod_trunk_describe_failure(const struct iod_trunk *t, const struct iod_tile
 	const struct catalog_tile *c = &t->source->catalog.tiles[tile->index];
 	const struct source *s = t->source;
 	const struct iod_read *r = &tile->read;
-	uint32_t file = tile->error == -EBADMSG ? r->segments[0].file : r->bad_file;
-	const char *path = file < s->n_files ? s->files[file].path : "?";
+	const char *path = r->bad_file < s->n_files ? s->files[r->bad_file].path : "?";
 
-	if (tile->error == -EBADMSG)
-		(void)err_set(err, ERR_TRUNK,
-			      "%s: tile %u (%s of layer %u, at byte %" PRIu64
-			      ") does not have its checksum: the file is damaged, make it again "
-			      "with k3-store pack",
-			      path, tile->index, role_name(c->role), c->layer,
-			      r->segments[0].file_off);
+	if (tile->error == -EBADMSG && t->fault_tile == tile->index)
+		(void)err_set(err, t->fault.code, "%s", t->fault.text);
+	else if (tile->error == -EBADMSG)
+		(void)err_set(err, ERR_CHECKPOINT,
+			      "%s: tile %u (%s of layer %u) does not have its checksum",
+			      s->files[r->segments[0].file].path, tile->index, role_name(c->role),
+			      c->layer);
 	else
 		(void)err_set(err, ERR_IO,
 			      "tile %u (%s of layer %u) could not be read: %s at byte %" PRIu64

@@ -17,6 +17,7 @@
 #include "shared/list.h"
 #include "shared/slab.h"
 
+struct iod_checks;
 struct iod_trunk;
 
 struct iod_tile {
@@ -34,6 +35,7 @@ struct iod_tile {
 	bool is_pinned;
 	bool is_wanted;  /* being read for a sweep, not in the background */
 	bool is_foreign; /* LOADING: an earlier daemon's read may land in it */
+	bool is_again;   /* its bytes did not have their checksum, so it is read once more */
 };
 
 /* Called when a tile has become READY, has failed (error is set), or was evicted. */
@@ -59,8 +61,10 @@ struct iod_trunk {
 	uint32_t n_pinned;      /* tiles chosen to be pinned */
 	uint32_t *pinned_ready; /* [n_pinned]: in the order in which they became READY */
 	uint32_t n_pinned_ready;
-	uint32_t next_pin; /* no tile below it waits to be pinned */
-	bool verifies;     /* each tile read against source->tile_checksum */
+	uint32_t next_pin;               /* no tile below it waits to be pinned */
+	const struct iod_checks *checks; /* borrowed */
+	struct err fault;                /* of the last tile that did not have its checksum */
+	uint32_t fault_tile;
 };
 
 /* Choose the tiles to pin, spread evenly, at most budget bytes of them. */
@@ -68,7 +72,8 @@ int iod_trunk_new(struct iod_trunk **ret, const struct source *source, uint64_t 
 struct iod_trunk *iod_trunk_free(struct iod_trunk *t);
 /* The slab exists and can be read into. */
 int iod_trunk_start(struct iod_trunk *t, struct slab *slab, struct iod_reader *reader,
-		    struct iod_metrics *metrics, iod_trunk_changed_fn *changed, void *data);
+		    const struct iod_checks *checks, struct iod_metrics *metrics,
+		    iod_trunk_changed_fn *changed, void *data);
 
 /* Entries of a slab that an earlier daemon left. */
 struct iod_kept {

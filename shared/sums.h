@@ -80,7 +80,7 @@ char *sums_find(const char *trunk_path, const char *const *dirs, uint32_t n_dirs
 /*
  * bytes: a tile, or a slot, as it lies in the slab; rows: n rows of the embedding from row first
  * on, one after another. Checks return 0, or 1 with the nth place that does not have its
- * checksum. Tiles that begin inside a block cannot be checked: sums_can_check.
+ * checksum. A tile that begins inside a block has none here and passes: sums_can_check.
  */
 int sums_check_tile(const struct sums *m, const struct source *s, uint32_t tile,
 		    const uint8_t *bytes, struct sums_fault *ret);

@@ -55,15 +55,15 @@ static bool take_range(const char **text, struct iod_fault_range *range)
 	return !take_char(text, '+') || take_number(text, &range->size);
 }
 
-static bool parse_range(struct iod_fault *f, const char *value, bool is_stuck)
+static bool parse_range(struct iod_fault *f, const char *value, enum iod_fault_kind kind)
 {
 	struct iod_fault_range *range = &f->ranges[f->n_ranges];
 
 	if (f->n_ranges == IOD_FAULT_RANGES_MAX || !take_range(&value, range))
 		return false;
-	range->is_stuck = is_stuck;
+	range->kind = kind;
 	range->n_left = UINT64_MAX;
-	if (!is_stuck) {
+	if (kind != IOD_FAULT_STUCK) {
 		if (!take_char(&value, ':'))
 			return false;
 		if (strcmp(value, "always") == 0)
@@ -89,9 +89,11 @@ static bool parse_switch(const char *value, bool *ret)
 static bool parse_item(struct iod_fault *f, const char *name, const char *value)
 {
 	if (strcmp(name, "eio") == 0)
-		return parse_range(f, value, false);
+		return parse_range(f, value, IOD_FAULT_EIO);
 	if (strcmp(name, "stuck") == 0)
-		return parse_range(f, value, true);
+		return parse_range(f, value, IOD_FAULT_STUCK);
+	if (strcmp(name, "flip") == 0)
+		return parse_range(f, value, IOD_FAULT_FLIP);
 	if (strcmp(name, "short") == 0)
 		return parse_number(value, &f->short_every);
 	if (strcmp(name, "again") == 0)
@@ -145,7 +147,7 @@ uint64_t iod_fault_start(struct iod_fault *f, const struct iod_op *op, uint32_t 
 	if (!f->is_active)
 		return 0;
 	for (uint32_t i = 0; i < f->n_ranges; i++) {
-		if (f->ranges[i].is_stuck && touches(&f->ranges[i], op))
+		if (f->ranges[i].kind == IOD_FAULT_STUCK && touches(&f->ranges[i], op))
 			return UINT64_MAX;
 	}
 	if (f->bytes_per_second == 0)
@@ -164,10 +166,14 @@ void iod_fault_land(struct iod_fault *f, struct iod_op *op)
 	for (uint32_t i = 0; i < f->n_ranges; i++) {
 		struct iod_fault_range *range = &f->ranges[i];
 
-		if (range->is_stuck || range->n_left == 0 || !touches(range, op))
+		if (range->kind == IOD_FAULT_STUCK || range->n_left == 0 || !touches(range, op))
 			continue;
 		if (range->n_left != UINT64_MAX)
 			range->n_left--;
+		if (range->kind == IOD_FAULT_FLIP) {
+			op->dst[range->offset - op->offset] ^= 1;
+			continue;
+		}
 		op->result = -EIO;
 		return;
 	}

@@ -5,6 +5,7 @@
  *
  *   eio=FILE:OFFSET+SIZE:COUNT  reads of file number FILE (or *) that touch the range give EIO,
  *                               COUNT times (or "always"); "+SIZE" may be left out: one byte
+ *   flip=FILE:OFFSET:COUNT      such reads succeed with the byte at OFFSET wrong
  *   stuck=FILE:OFFSET+SIZE      such reads never complete
  *   short=N                     every Nth read of more than a page returns two thirds of it
  *   again=N                     every Nth read gives EAGAIN
@@ -23,8 +24,10 @@
 enum { IOD_FAULT_RANGES_MAX = 16, IOD_FAULT_DEVICES_MAX = 64 };
 #define IOD_FAULT_VARIABLE "K3_IOD_FAULT"
 
+enum iod_fault_kind { IOD_FAULT_EIO, IOD_FAULT_STUCK, IOD_FAULT_FLIP };
+
 struct iod_fault_range {
-	bool is_stuck;
+	enum iod_fault_kind kind;
 	uint32_t file; /* UINT32_MAX: any */
 	uint64_t offset, size;
 	uint64_t n_left; /* UINT64_MAX: always */

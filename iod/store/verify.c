@@ -13,9 +13,9 @@
 #include <xxhash.h>
 
 #include "iod/expert_check.h"
-#include "iod/store/journal.h"
 #include "iod/store/manifest.h"
 #include "iod/store/units.h"
+#include "iod/store/verify_journal.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
 #include "shared/safetensors.h"
@@ -33,7 +33,7 @@ struct verify {
 	struct sums *sums;    /* may be NULL */
 	struct iod_units units;
 	struct iod_unit_reader reader;
-	struct iod_journal journal;
+	struct iod_verify_journal journal;
 	char *journal_path;
 	uint64_t done, total; /* bytes, for the progress line */
 };
@@ -44,7 +44,7 @@ static void verify_deinit(struct verify *v)
 	iod_manifest_deinit(&v->manifest);
 	iod_units_deinit(&v->units);
 	iod_unit_reader_deinit(&v->reader);
-	iod_journal_deinit(&v->journal);
+	iod_verify_journal_deinit(&v->journal);
 	sums_free(v->sums);
 	source_free(v->trunk);
 	source_free(v->s);
@@ -55,7 +55,7 @@ static int fault(struct verify *v, const char *sentence)
 {
 	v->ret->n_faults++;
 	v->want->fault(v->want->data, sentence);
-	return v->want->is_deep ? iod_journal_add(&v->journal, sentence, v->err) : 0;
+	return v->want->is_deep ? iod_verify_journal_add(&v->journal, sentence, v->err) : 0;
 }
 
 /* An error that is a finding, not the end. */
@@ -322,7 +322,7 @@ static int prepare_deep(struct verify *v, uint32_t *ret_n_hashed)
 	if (r == 0)
 		r = iod_unit_reader_init(&v->reader, &v->units, v->want->rate, v->err);
 	if (r == 0)
-		r = iod_journal_open(&v->journal, path, make_key(v), v->err);
+		r = iod_verify_journal_open(&v->journal, path, make_key(v), v->err);
 	*ret_n_hashed = v->manifest.n ? v->s->n_files : 0;
 	v->total = v->units.size;
 	for (uint32_t i = 0; i < *ret_n_hashed; i++)
@@ -367,12 +367,12 @@ static int check_deep(struct verify *v)
 		r = i < n_hashed ? check_sha256(v, i)
 				 : check_piece(v, &v->units.items[i - n_hashed]);
 		v->journal.done = i + 1;
-		if (r == 0 && iod_journal_save(&v->journal, 0) < 0)
+		if (r == 0 && iod_verify_journal_save(&v->journal, 0) < 0)
 			v->want->note(v->want->data, "the journal cannot be written: a run that is "
 						     "stopped begins again");
 	}
 	if (r == 0)
-		iod_journal_remove(&v->journal);
+		iod_verify_journal_remove(&v->journal);
 	return r;
 }
 

@@ -1,5 +1,5 @@
-/* See journal.h. */
-#include "iod/store/journal.h"
+/* See verify_journal.h. */
+#include "iod/store/verify_journal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,13 +15,13 @@
 
 enum { JOURNAL_MAX = 64 << 20, SAVE_SECONDS = 2 };
 
-void iod_journal_deinit(struct iod_journal *j)
+void iod_verify_journal_deinit(struct iod_verify_journal *j)
 {
 	free(j->bad);
 	j->bad = NULL;
 }
 
-int iod_journal_add(struct iod_journal *j, const char *sentence, struct err *err)
+int iod_verify_journal_add(struct iod_verify_journal *j, const char *sentence, struct err *err)
 {
 	char *grown;
 
@@ -33,14 +33,15 @@ int iod_journal_add(struct iod_journal *j, const char *sentence, struct err *err
 	return 0;
 }
 
-int iod_journal_open(struct iod_journal *j, const char *path, uint64_t key, struct err *err)
+int iod_verify_journal_open(struct iod_verify_journal *j, const char *path, uint64_t key,
+			    struct err *err)
 {
 	CLEANUP(freep) char *text = NULL;
 	uint64_t its_key = 0, done = 0;
 	size_t size = 0;
 	int at = 0, r = 0;
 
-	*j = (struct iod_journal){ .path = path, .key = key, .saved = time(NULL) };
+	*j = (struct iod_verify_journal){ .path = path, .key = key, .saved = time(NULL) };
 	if (!path || fd_read_file(AT_FDCWD, path, JOURNAL_MAX, &text, &size) < 0)
 		return 0;
 	if (sscanf(text, "k3-store verify 1\nof %" SCNx64 "\ndone %" SCNu64 "\n%n", &its_key, &done,
@@ -52,13 +53,13 @@ int iod_journal_open(struct iod_journal *j, const char *path, uint64_t key, stru
 		if (next)
 			*next++ = '\0';
 		if (strncmp(line, "bad ", 4) == 0)
-			r = iod_journal_add(j, line + 4, err);
+			r = iod_verify_journal_add(j, line + 4, err);
 	}
 	j->done = done;
 	return r;
 }
 
-int iod_journal_save(struct iod_journal *j, int is_now)
+int iod_verify_journal_save(struct iod_verify_journal *j, int is_now)
 {
 	CLEANUP(freep) char *lines = NULL;
 	size_t size = 0;
@@ -85,7 +86,7 @@ int iod_journal_save(struct iod_journal *j, int is_now)
 	return r;
 }
 
-void iod_journal_remove(struct iod_journal *j)
+void iod_verify_journal_remove(struct iod_verify_journal *j)
 {
 	if (j->path)
 		(void)unlink(j->path);

@@ -11,7 +11,7 @@
 
 #include "shared/err.h"
 
-struct iod_journal {
+struct iod_verify_journal {
 	const char *path; /* borrowed; NULL: no journal */
 	uint64_t key;
 	uint64_t done;
@@ -21,10 +21,11 @@ struct iod_journal {
 };
 
 /* Take up the file at path when it is of this key. */
-int iod_journal_open(struct iod_journal *j, const char *path, uint64_t key, struct err *err);
-void iod_journal_deinit(struct iod_journal *j);
-int iod_journal_add(struct iod_journal *j, const char *sentence, struct err *err);
+int iod_verify_journal_open(struct iod_verify_journal *j, const char *path, uint64_t key,
+			    struct err *err);
+void iod_verify_journal_deinit(struct iod_verify_journal *j);
+int iod_verify_journal_add(struct iod_verify_journal *j, const char *sentence, struct err *err);
 /* Save now, or when some seconds have gone by. A failure is no error: the path is given up, and
  * said by the returned -errno once. */
-int iod_journal_save(struct iod_journal *j, int is_now);
-void iod_journal_remove(struct iod_journal *j);
+int iod_verify_journal_save(struct iod_verify_journal *j, int is_now);
+void iod_verify_journal_remove(struct iod_verify_journal *j);

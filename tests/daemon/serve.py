@@ -131,7 +131,7 @@ def bytes_trunk_file(case):
 
 
 def damaged_trunk_file(case):
-    """--verify: a tile with one wrong byte is not handed out; without it nothing looks."""
+    """--verify-reads: a tile with one wrong byte is not handed out; without it nothing looks."""
     model, trunk = k3test.oracle("tiny"), case.path("trunk")
     check_equal(case.exec("k3-store", "pack", model, trunk).rc, 0, "exit code of k3-store pack")
     size = os.path.getsize(trunk)
@@ -141,7 +141,7 @@ def damaged_trunk_file(case):
         f.seek(size // 2)
         f.write(bytes([byte ^ 1]))
     for pinned in ("0", "1"):
-        d = Daemon(case, model, "--trunk", trunk, "--verify", "--trunk-gb", pinned, "--cache-gb", "0")
+        d = Daemon(case, model, "--trunk", trunk, "--verify-reads", "--trunk-gb", pinned, "--cache-gb", "0")
         with View(d.socket) as v:
             v.sweep()
             try:
@@ -152,8 +152,8 @@ def damaged_trunk_file(case):
             # the client and the daemon live on
             check_equal(v.stats()["clients"], 1, "clients")
         check_equal(d.stop(), 0, "exit code of k3-iod")
-    r = case.exec("k3-iod", "--model", model, "--verify", "--socket", case.path("s"))
-    check_equal(r.rc, 2, f"--verify without a trunk file\n{r}")
+    r = case.exec("k3-iod", "--model", model, "--verify-reads", "--socket", case.path("s"))
+    check_equal(r.rc, 2, f"--verify-reads without checksums\n{r}")
 
 
 def deaf_manager(case):
