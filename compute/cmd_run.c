@@ -29,6 +29,7 @@
 #include "shared/fd.h"
 #include "shared/log.h"
 #include "shared/slab.h"
+#include "shared/timeline.h"
 
 enum { USUAL_ROWS = 256, USUAL_SEQUENCES = 8 };
 enum { RESTARTS_MAX = 3 }; /* of a private daemon that is killed again and again */
@@ -49,6 +50,7 @@ struct run {
 	struct k3_iod *iod;
 	struct k3_team *team;
 	struct kern_table kernels;
+	struct timeline *timeline; /* NULL: none is wanted */
 	struct k3_engine *engine;
 	struct k3_sequence *sequence;
 	FILE *first_logits, *all_logits, *trace, *results;
@@ -198,6 +200,7 @@ static int dial_private(void *data, int *ret_fd, struct err *err)
 		.trunk_gb = (double)r->plan.trunk_budget / 1e9,
 		.cache_gb = (double)r->plan.cache_budget / 1e9,
 		.profile = o->profile,
+		.timeline = o->timeline,
 		.queue_depth = &o->queue_depth,
 		.chunk = &o->chunk,
 		.tile = o->tile,
@@ -241,6 +244,7 @@ static int make_engine(struct run *r, struct err *err)
 	struct k3_engine_settings settings = { .config = &r->config,
 					       .iod = r->iod,
 					       .kernels = &r->kernels,
+					       .timeline = r->timeline,
 					       .n_layers = r->n_layers,
 					       .max_rows = r->plan.n_rows,
 					       .max_positions = (uint32_t)r->n_positions };
@@ -292,6 +296,8 @@ static int open_outputs(struct run *r, struct err *err)
 
 	if (r->o->batch_file)
 		return open_output(&r->results, r->o->out, err);
+	if (r->o->timeline && timeline_new(&r->timeline, r->o->timeline, "k3", true, err) < 0)
+		return -1;
 	e = r->o->out ? k3_report_try(r->o->out, err) : 0;
 	r->has_no_report = e < 0;
 	if (e == 0)
@@ -352,6 +358,7 @@ static int start(struct run *r, struct err *err)
 	if (e < 0)
 		return e;
 	w = k3_iod_welcome(r->iod);
+	k3_iod_set_timeline(r->iod, r->timeline);
 	r->report.backend = w->backend;
 	r->report.slab_bytes = w->slab_size;
 	k3_memplan_correct(&r->plan, w);
@@ -487,7 +494,7 @@ static void write_report(struct run *r, int *exit_code)
 
 static void run_free(struct run *r)
 {
-	struct err unused = { 0 };
+	struct err unused = { 0 }, err = { 0 };
 
 	(void)close_outputs(r, &unused);
 	k3_report_deinit(&r->report);
@@ -497,6 +504,9 @@ static void run_free(struct run *r)
 	(void)k3_team_free(r->team);
 	(void)k3_iod_free(r->iod);
 	(void)k3_embedded_finish(r->embedded);
+	/* the daemon has added its part */
+	if (timeline_finish(r->timeline, &err) < 0)
+		log_warning("%s", err.text);
 	k3_ids_deinit(&r->stop_ids);
 	k3_ids_deinit(&r->generated);
 	k3_ids_deinit(&r->prompt);

@@ -77,6 +77,7 @@ int k3_engine_new(struct k3_engine **ret, const struct k3_engine_settings *setti
 		return err_set(err, ERR_NO_MEMORY, "no memory for the engine");
 	e->config = settings->config;
 	e->iod = settings->iod;
+	e->timeline = settings->timeline;
 	e->team = settings->team;
 	e->kernel = settings->kernels;
 	e->n_layers = settings->n_layers;

@@ -15,6 +15,7 @@
 #include "shared/err.h"
 
 struct k3_engine;
+struct timeline;
 struct k3_sequence; /* KDA states, conv histories, MLA latents of one sequence */
 
 struct k3_engine_settings {
@@ -22,6 +23,7 @@ struct k3_engine_settings {
 	struct k3_iod *iod;               /* borrowed */
 	struct k3_team *team;             /* borrowed */
 	const struct kern_table *kernels; /* borrowed */
+	struct timeline *timeline;        /* borrowed; NULL: off */
 	uint32_t n_layers;                /* run the first n_layers and the head; <= catalog's */
 	uint32_t max_rows;                /* rows of one step */
 	uint32_t max_positions;           /* of one sequence */

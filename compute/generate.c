@@ -12,6 +12,7 @@
 #include "shared/fd.h"
 #include "shared/log.h"
 #include "shared/must.h"
+#include "shared/timeline.h"
 
 /* A long prompt says how far it is no more often than this. */
 #define PROGRESS_SECONDS 2.0
@@ -232,15 +233,18 @@ static int run_step(struct run *r, uint32_t step, struct err *err)
 	struct k3_generation *g = r->g;
 	struct k3_step_report s;
 	const float *last = NULL;
+	uint64_t begin, sampling;
 	uint32_t id;
 	int e;
 
 	begin_step(g, &s);
+	begin = timeline_now(k3_iod_timeline(g->iod));
 	e = evaluate(r, step + 1 < g->n_generate, s.seconds, &last, err);
 	if (e == 0 && step == 0 && g->first_logits)
 		e = write_logits(g->first_logits, last, g->config->vocab_size, err);
 	if (e < 0)
 		return e;
+	sampling = timeline_now(k3_iod_timeline(g->iod));
 	k3_digest_add(&g->report->digest, last, g->config->vocab_size);
 	if (g->n_generate > 0) {
 		id = k3_logits_highest(last, g->config->vocab_size);
@@ -254,6 +258,8 @@ static int run_step(struct run *r, uint32_t step, struct err *err)
 	}
 	if (e < 0)
 		return e;
+	timeline_span(k3_iod_timeline(g->iod), "sampling", sampling, NULL, 0);
+	timeline_span(k3_iod_timeline(g->iod), "step", begin, "step", step);
 	return end_step(g, &s, err) < 0 ? -ENOMEM : e;
 }
 

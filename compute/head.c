@@ -67,6 +67,7 @@ int k3_head(struct k3_engine *e, struct err *err)
 {
 	struct k3_scratch *s = &e->scratch;
 	const struct k3_matrix *m = k3_matrix_of(e, e->bind.n_layers, ROLE_LM_HEAD);
+	uint64_t begin = timeline_now(e->timeline);
 	struct k3_input in;
 	int r;
 
@@ -79,5 +80,7 @@ int k3_head(struct k3_engine *e, struct err *err)
 	r = k3_each_tile(e, m, head_tile, &in, err);
 	if (r < 0)
 		return r;
-	return check_logits(e, err);
+	r = check_logits(e, err);
+	timeline_span(e->timeline, "head", begin, "rows", e->n_head_rows);
+	return r;
 }

@@ -22,6 +22,7 @@
 
 #include "shared/fd.h"
 #include "shared/must.h"
+#include "shared/timeline.h"
 
 /* While a daemon is waited for with a limit: how often that and an interrupt are looked at. */
 enum { WAIT_PIECE_MS = 200 };
@@ -206,6 +207,16 @@ int k3_iod_receive(struct k3_iod *c, bool wait, const char *for_what, struct err
 	return r;
 }
 
+int k3_iod_wait(struct k3_iod *c, const char *for_what, const char *span, const char *id_name,
+		uint32_t id, struct err *err)
+{
+	uint64_t begin = timeline_now(c->timeline);
+	int r = k3_iod_receive(c, true, for_what, err);
+
+	timeline_span(c->timeline, span, begin, id_name, id);
+	return r;
+}
+
 const struct catalog *k3_iod_catalog(const struct k3_iod *c)
 {
 	return &c->catalog;
@@ -221,6 +232,16 @@ const char *k3_iod_file(const struct k3_iod *c, enum wire_fd which, size_t *ret_
 	if (c->files[which] && ret_size)
 		*ret_size = c->file_size[which];
 	return c->files[which];
+}
+
+void k3_iod_set_timeline(struct k3_iod *c, struct timeline *t)
+{
+	c->timeline = t;
+}
+
+struct timeline *k3_iod_timeline(const struct k3_iod *c)
+{
+	return c->timeline;
 }
 
 const struct k3_iod_counts *k3_iod_counts(const struct k3_iod *c)
@@ -266,7 +287,7 @@ static int ask_for_rows(struct k3_iod *c, struct err *err)
 	while (r >= 0 && w->n_left > 0 && c->epoch == epoch) {
 		if (w->error.code != ERR_NONE)
 			return k3_iod_raise(&w->error, err);
-		r = k3_iod_receive(c, true, "embedding rows", err);
+		r = k3_iod_wait(c, "embedding rows", "wait for rows", "first", w->ids[0], err);
 	}
 	return r;
 }

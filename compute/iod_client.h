@@ -14,6 +14,7 @@
 #include "shared/err.h"
 
 struct k3_iod;
+struct timeline;
 
 enum { K3_IOD_STALE = 1, K3_IOD_NONE = 2 }; /* expected conditions below */
 
@@ -94,6 +95,10 @@ int k3_iod_hint(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t n,
 /* The daemon's counters by proto/stats.def order; n <= PROTO_STATS_MAX. */
 int k3_iod_stats(struct k3_iod *c, uint64_t values[PROTO_STATS_MAX], uint32_t *ret_n,
 		 struct err *err);
+
+/* Waits go there, and what users of the connection add; NULL (as it begins): nowhere. Borrowed. */
+void k3_iod_set_timeline(struct k3_iod *c, struct timeline *t);
+struct timeline *k3_iod_timeline(const struct k3_iod *c);
 
 /* What this connection has taken, for step reports. Only grows. */
 struct k3_iod_counts {

@@ -252,7 +252,7 @@ int k3_iod_expert_next(struct k3_iod *c, bool wait, struct k3_expert *ret, struc
 			return k3_iod_raise(&x->error, err);
 		if (!wait || x->n_asked == 0)
 			return K3_IOD_NONE;
-		r = k3_iod_receive(c, true, "an expert", err);
+		r = k3_iod_wait(c, "an expert", "wait for expert", "left", x->n_asked, err);
 		if (r < 0)
 			return r;
 	}

@@ -77,13 +77,14 @@ struct k3_iod {
 	char *files[PROTO_FDS_MAX]; /* [enum wire_fd] */
 	size_t file_size[PROTO_FDS_MAX];
 	struct k3_iod_counts counts;
-	struct k3_iod_way way; /* dial NULL: a connection that ends is not made again */
-	uint32_t epoch;        /* of the connection; counts those that were made */
-	bool is_resuming;      /* asking again: a loss is left to the loop that asks */
-	bool is_lost;          /* it came while asking again */
-	uint64_t limit_ns;     /* until when a WELCOME is waited for; 0 = without limit */
-	struct err closing;    /* what the daemon gave as the reason before it closed */
-	struct err failed;     /* the end that stays: every later call returns it */
+	struct timeline *timeline; /* borrowed; NULL: off */
+	struct k3_iod_way way;     /* dial NULL: a connection that ends is not made again */
+	uint32_t epoch;            /* of the connection; counts those that were made */
+	bool is_resuming;          /* asking again: a loss is left to the loop that asks */
+	bool is_lost;              /* it came while asking again */
+	uint64_t limit_ns;         /* until when a WELCOME is waited for; 0 = without limit */
+	struct err closing;        /* what the daemon gave as the reason before it closed */
+	struct err failed;         /* the end that stays: every later call returns it */
 	struct iod_tiles tiles;
 	struct iod_experts experts;
 	struct iod_rows rows;
@@ -97,6 +98,9 @@ int k3_iod_send(struct k3_iod *c, enum proto_type type, const void *body, struct
 /* Take one message and file it: 0 done (or the connection was made again), PROTO_AGAIN none there
  * (wait = false), < 0 it is over for good. for_what completes "... while waiting for". */
 int k3_iod_receive(struct k3_iod *c, bool wait, const char *for_what, struct err *err);
+/* The same, waiting, as a span of the timeline with an id. */
+int k3_iod_wait(struct k3_iod *c, const char *for_what, const char *span, const char *id_name,
+		uint32_t id, struct err *err);
 /* The next message as it is: 0, PROTO_AGAIN (wait = false, or later than limit_ns), PROTO_CLOSED,
  * or < 0: it is over for good. */
 int k3_iod_receive_raw(struct k3_iod *c, bool wait, struct proto_message *ret, struct err *err);

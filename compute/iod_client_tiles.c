@@ -198,7 +198,7 @@ int k3_iod_tile(struct k3_iod *c, uint32_t tile, struct k3_tile *ret, struct err
 	while (!find_tile(c, tile, ret)) {
 		if (t->error.code != ERR_NONE)
 			return k3_iod_raise(&t->error, err);
-		r = k3_iod_receive(c, true, "a tile of the trunk", err);
+		r = k3_iod_wait(c, "a tile of the trunk", "wait for tile", "tile", tile, err);
 		if (r < 0)
 			return r;
 	}
@@ -225,7 +225,8 @@ int k3_iod_wait_tile_or_expert(struct k3_iod *c, uint32_t tile, struct err *err)
 
 		if (c->tiles.error.code != ERR_NONE)
 			return k3_iod_raise(&c->tiles.error, err);
-		r = k3_iod_receive(c, true, "a tile of the trunk or an expert", err);
+		r = k3_iod_wait(c, "a tile of the trunk or an expert", "wait for tile or expert",
+				"tile", tile, err);
 		if (r < 0)
 			return r;
 	}

@@ -108,6 +108,7 @@ int k3_moe_take_experts(struct k3_engine *e, bool wait, struct err *err)
 	while (e->n_experts_pending > 0) {
 		const uint32_t *first = e->scratch.expert_first;
 		struct k3_expert x;
+		uint64_t begin;
 		int r = k3_iod_expert_next(e->iod, wait, &x, err);
 
 		if (r < 0 || (r == K3_IOD_NONE && !wait))
@@ -118,7 +119,9 @@ int k3_moe_take_experts(struct k3_engine *e, bool wait, struct err *err)
 				       "the daemon did not bring the experts of layer %u that were "
 				       "asked for",
 				       e->moe_layer);
+		begin = timeline_now(e->timeline);
 		compute_expert(e, &x);
+		timeline_span(e->timeline, "expert", begin, "expert", x.expert);
 		r = k3_iod_expert_done(e->iod, &x, err);
 		if (r < 0)
 			return r;
@@ -186,6 +189,7 @@ int k3_layer_moe(struct k3_engine *e, uint32_t layer, struct k3_input *in, struc
 {
 	struct k3_scratch *s = &e->scratch;
 	struct k3_input latent;
+	uint64_t begin = timeline_now(e->timeline);
 	uint32_t n_wanted = 0;
 	int r;
 
@@ -195,6 +199,7 @@ int k3_layer_moe(struct k3_engine *e, uint32_t layer, struct k3_input *in, struc
 	r = k3_route(e, layer, err);
 	if (r == 0)
 		r = ask_for_experts(e, layer, &n_wanted, err);
+	timeline_span(e->timeline, "router", begin, "experts", n_wanted);
 	if (r == 0)
 		r = k3_multiply(e, layer, ROLE_LATENT_DOWN, in, s->z, err);
 	if (r < 0)
@@ -202,9 +207,13 @@ int k3_layer_moe(struct k3_engine *e, uint32_t layer, struct k3_input *in, struc
 	k3_team_run(e->team, e->n_rows, 1, pack_latents, e);
 	/* From here an expert that lands can be computed. */
 	e->n_experts_pending = n_wanted;
+	begin = timeline_now(e->timeline);
 	r = k3_layer_shared(e, layer, in, err);
+	timeline_span(e->timeline, "shared experts", begin, NULL, 0);
+	begin = timeline_now(e->timeline);
 	if (r == 0)
 		r = k3_moe_take_experts(e, true, err);
+	timeline_span(e->timeline, "routed experts", begin, NULL, 0);
 	if (r < 0)
 		return r;
 	k3_team_run(e->team, e->n_rows, 1, combine_rows, e);

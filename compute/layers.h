@@ -14,6 +14,7 @@
 #include "compute/engine.h"
 #include "compute/scratch.h"
 #include "compute/state.h"
+#include "shared/timeline.h"
 
 /* Consecutive rows of the step that belong to one sequence. */
 struct k3_group {
@@ -43,6 +44,7 @@ struct k3_engine {
 	struct k3_team *team;            /* borrowed */
 	const struct kern_table *kernel; /* borrowed */
 	uint32_t n_layers, max_rows, max_positions;
+	struct timeline *timeline; /* borrowed; NULL: off */
 	struct k3_bind bind;
 	struct k3_scratch scratch;
 	k3_routing_fn *on_routing;

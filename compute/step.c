@@ -6,6 +6,7 @@
 
 static int attention(struct k3_engine *e, uint32_t layer, struct err *err)
 {
+	uint64_t begin = timeline_now(e->timeline);
 	struct k3_scratch *s = &e->scratch;
 	struct k3_input in;
 	int r;
@@ -18,11 +19,13 @@ static int attention(struct k3_engine *e, uint32_t layer, struct err *err)
 	if (r < 0)
 		return r;
 	k3_residual_add(e, layer);
+	timeline_span(e->timeline, "attention", begin, NULL, 0);
 	return 0;
 }
 
 static int feed_forward(struct k3_engine *e, uint32_t layer, struct err *err)
 {
+	uint64_t begin = timeline_now(e->timeline);
 	struct k3_scratch *s = &e->scratch;
 	struct k3_input in;
 	int r;
@@ -34,12 +37,14 @@ static int feed_forward(struct k3_engine *e, uint32_t layer, struct err *err)
 	if (r < 0)
 		return r;
 	k3_residual_add(e, layer);
+	timeline_span(e->timeline, "feed-forward", begin, NULL, 0);
 	return 0;
 }
 
 static int run_layers(struct k3_engine *e, struct err *err)
 {
 	for (uint32_t layer = 0; layer < e->n_layers; layer++) {
+		uint64_t begin = timeline_now(e->timeline);
 		int r = k3_load_vectors(e, layer, err);
 
 		if (r == 0)
@@ -48,6 +53,7 @@ static int run_layers(struct k3_engine *e, struct err *err)
 			r = feed_forward(e, layer, err);
 		if (r < 0)
 			return r;
+		timeline_span(e->timeline, "layer", begin, "layer", layer);
 		if (e->on_residual)
 			e->on_residual(e->residual_data, layer, k3_residual(e), e->n_rows);
 	}
@@ -122,6 +128,7 @@ static int begin(struct k3_engine *e, const struct k3_batch *batch, struct err *
 
 static int embed(struct k3_engine *e, const struct k3_batch *batch, struct err *err)
 {
+	uint64_t begin = timeline_now(e->timeline);
 	size_t hidden = e->config->hidden_size;
 
 	for (uint32_t i = 0; i < e->n_groups; i++) {
@@ -131,6 +138,7 @@ static int embed(struct k3_engine *e, const struct k3_batch *batch, struct err *
 		if (r < 0)
 			return r;
 	}
+	timeline_span(e->timeline, "embedding", begin, "rows", e->n_rows);
 	return 0;
 }
 

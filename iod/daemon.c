@@ -17,6 +17,7 @@
 #include "iod/reload.h"
 #include "iod/start.h"
 #include "iod/sweep.h"
+#include "iod/timeline.h"
 #include "iod/tune.h"
 #include "shared/fd.h"
 #include "shared/log.h"
@@ -309,6 +310,9 @@ static int set_up(struct iod_daemon *d, struct err *err)
 		r = make_memory(d, err);
 	if (r == 0)
 		r = make_reader(d, err);
+	if (r == 0 && d->options->timeline)
+		r = iod_timeline_new(&d->timeline, d, d->options->timeline,
+				     d->options->embedded_fd == 0, err);
 	if (r < 0)
 		return r;
 	r = iod_trunk_start(d->trunk, d->slab, d->reader, &d->checks, &d->metrics, on_tile_changed,
@@ -352,12 +356,15 @@ int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, s
 
 struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 {
+	struct err err = { 0 };
 	struct list *at, *next;
 
 	if (!d)
 		return NULL;
 	/* nothing may land any more when what it lands in goes */
 	d->reader = iod_reader_free(d->reader);
+	if (iod_timeline_finish(d->timeline, &err) < 0)
+		log_warning("%s", err.text);
 	list_foreach_safe (at, next, &d->clients) {
 		struct iod_client *c = list_entry(at, struct iod_client, link);
 

@@ -158,6 +158,8 @@ static void start_next_chunk(struct iod_reader *r, struct iod_queue *q, struct i
 	c->class = req->class;
 	c->n_tries = 0;
 	c->want_end = c->io.offset + size < file->size ? c->io.offset + size : file->size;
+	if (r->watch && req->started_ns == 0)
+		req->started_ns = now_ns();
 	req->n_in_flight++;
 	iod_queue_started(q, c->class);
 	advance(r, q, req, size);
@@ -296,6 +298,12 @@ static void check_files(struct iod_reader *r, struct iod_read *req)
 	}
 }
 
+/* Where a request that is over was read from. */
+static uint32_t device_of(const struct iod_reader *r, const struct iod_read *req)
+{
+	return r->devices->files[req->segments[0].file].device;
+}
+
 static void deliver(struct iod_reader *r)
 {
 	r->is_delivering = true;
@@ -305,6 +313,8 @@ static void deliver(struct iod_reader *r)
 		list_remove(&req->link);
 		r->n_requests[req->class]--;
 		check_files(r, req);
+		if (r->watch && req->n_segments > 0)
+			r->watch(r->watch_data, req, device_of(r, req));
 		req->done(req, req->result); /* may free it, may submit others */
 	}
 	r->is_delivering = false;
@@ -414,6 +424,7 @@ void iod_reader_submit(struct iod_reader *r, struct iod_read *req)
 	req->n_in_flight = 0;
 	req->is_queued = false;
 	req->bytes_read = 0;
+	req->started_ns = 0;
 	req->result = check_request(r, req);
 	r->n_requests[req->class]++;
 	skip_empty_segments(req);
@@ -447,6 +458,12 @@ void iod_reader_promote(struct iod_reader *r, struct iod_read *req, enum iod_rea
 	if (was_queued)
 		iod_queue_push(queue_of(r, req), req);
 	iod_reader_wake(r);
+}
+
+void iod_reader_watch(struct iod_reader *r, iod_reader_watch_fn *fn, void *data)
+{
+	r->watch = fn;
+	r->watch_data = data;
 }
 
 bool iod_reader_is_idle(const struct iod_reader *r, enum iod_read_class class)

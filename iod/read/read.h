@@ -46,6 +46,7 @@ struct iod_read {
 	int result;
 	bool is_queued;
 	uint64_t bytes_read; /* landed so far, pages included */
+	uint64_t started_ns; /* its first chunk, CLOCK_MONOTONIC; 0: none yet, or nobody watches */
 };
 
 enum iod_direct { IOD_DIRECT_AUTO, IOD_DIRECT_ON, IOD_DIRECT_OFF };
@@ -98,6 +99,10 @@ void iod_reader_submit(struct iod_reader *r, struct iod_read *req);
 void iod_reader_promote(struct iod_reader *r, struct iod_read *req, enum iod_read_class class);
 /* Nothing queued or in flight in classes up to and including class. */
 bool iod_reader_is_idle(const struct iod_reader *r, enum iod_read_class class);
+
+/* fn is told of each request that is over, before its done(). */
+typedef void iod_reader_watch_fn(void *data, const struct iod_read *r, uint32_t device);
+void iod_reader_watch(struct iod_reader *r, iod_reader_watch_fn *fn, void *data);
 
 /* One line for the log and WELCOME: "io_uring, O_DIRECT, registered buffers, depth 32, chunk 1
  * MiB", with the reason for each fallback. Short form fits 31 bytes. */

@@ -59,6 +59,8 @@ struct iod_reader {
 	bool needs_flush;
 	uint64_t n_requests[IOD_READ_CLASS_N_]; /* submitted and not done */
 	struct iod_reader_counts counts;
+	iod_reader_watch_fn *watch; /* NULL: nobody */
+	void *watch_data;
 	struct iod_fault fault;
 	/* registered memory */
 	uint8_t *slab;
