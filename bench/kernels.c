@@ -23,6 +23,7 @@
 #include <immintrin.h>
 #endif
 
+#include "bench/add_up.h"
 #include "compute/kernel/kernel.h"
 #include "compute/team.h"
 
@@ -113,22 +114,6 @@ __attribute__((target("avx2,fma"))) static void fma_avx2(void)
 #undef ADD
 }
 
-__attribute__((target("avx512f"))) static void read_avx512(const uint8_t *p, size_t size)
-{
-	__m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
-
-	for (size_t i = 0; i + 256 <= size; i += 256) {
-		a = _mm512_add_epi64(a, _mm512_loadu_si512(p + i));
-		b = _mm512_add_epi64(b, _mm512_loadu_si512(p + i + 64));
-		c = _mm512_add_epi64(c, _mm512_loadu_si512(p + i + 128));
-		d = _mm512_add_epi64(d, _mm512_loadu_si512(p + i + 192));
-	}
-	a = _mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d));
-	sink = (float)_mm512_reduce_add_epi64(a);
-}
-#endif
-
-#if defined(__x86_64__)
 /* One row of bf16 as one would write it: four numbers become doubles, two sums. */
 __attribute__((target("avx2,fma"))) static float dot_double(const uint16_t *w, const float *x,
 							    size_t n)
@@ -151,18 +136,6 @@ __attribute__((target("avx2,fma"))) static float dot_double(const uint16_t *w, c
 }
 #endif
 
-static void read_plain(const uint8_t *p, size_t size)
-{
-	uint64_t sum[4] = { 0 }, v[4];
-
-	for (size_t i = 0; i + sizeof(v) <= size; i += sizeof(v)) {
-		memcpy(v, p + i, sizeof(v));
-		for (int j = 0; j < 4; j++)
-			sum[j] += v[j];
-	}
-	sink = (float)(sum[0] + sum[1] + sum[2] + sum[3]);
-}
-
 static void run_peak(void *data, size_t begin, size_t end, unsigned worker)
 {
 	(void)worker;
@@ -183,13 +156,8 @@ static void run_read(void *data, size_t begin, size_t end, unsigned worker)
 	const uint8_t *p = data;
 
 	(void)worker;
-#if defined(__x86_64__)
-	if (kern_isa_is_available(KERN_ISA_AVX512)) {
-		read_avx512(p + begin, end - begin);
-		return;
-	}
-#endif
-	read_plain(p + begin, end - begin);
+	sink = (float)add_up((const uint64_t *)(const void *)(p + begin),
+			     (end - begin) / sizeof(uint64_t));
 }
 
 /* GMAC/s of all threads; 0 where the instruction set is absent. */

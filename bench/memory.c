@@ -13,14 +13,13 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { THREADS_MAX = 256, PASSES = 9 };
-enum { LINE = 8, WORDS = 4 * LINE }; /* words of a cache line, of a turn of the loop */
+#include "bench/add_up.h"
 
-typedef uint64_t line __attribute__((vector_size(64)));
+enum { THREADS_MAX = 256, PASSES = 9 };
 
 struct part {
 	const uint64_t *at;
-	size_t n; /* words, multiple of WORDS */
+	size_t n; /* words, multiple of ADD_UP_WORDS */
 	uint64_t sum;
 	double end;
 	pthread_barrier_t *barrier;
@@ -32,25 +31,6 @@ static double now(void)
 
 	(void)clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
-
-#ifdef __x86_64__
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-static uint64_t
-add_up(const uint64_t *at, size_t n)
-{
-	const line *lines = (const line *)(const void *)at;
-	line a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
-
-	for (size_t i = 0; i < n / LINE; i += 4) {
-		a += lines[i];
-		b += lines[i + 1];
-		c += lines[i + 2];
-		d += lines[i + 3];
-	}
-	a += b + c + d;
-	return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
 }
 
 static void *read_part(void *data)
@@ -68,7 +48,7 @@ static double read_all(const uint64_t *memory, size_t size, unsigned n_threads)
 	static struct part parts[THREADS_MAX];
 	pthread_t threads[THREADS_MAX];
 	pthread_barrier_t barrier;
-	size_t n = size / sizeof(*memory) / n_threads / WORDS * WORDS;
+	size_t n = size / sizeof(*memory) / n_threads / ADD_UP_WORDS * ADD_UP_WORDS;
 	double start, end = 0;
 
 	(void)pthread_barrier_init(&barrier, NULL, n_threads + 1);
