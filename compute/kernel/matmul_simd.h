@@ -23,11 +23,6 @@ enum {
 	X_PANEL = 64, /* rows of x */
 };
 
-/* One vector of lanes of a line: two numbers a lane for bf16, one for f32. */
-struct weights {
-	simd v[2];
-};
-
 SIMD_FN size_t element_size(const enum kern_format f)
 {
 	return f == KERN_F32 ? 4 : 2;
@@ -38,61 +33,53 @@ SIMD_FN size_t per_lane(const enum kern_format f)
 	return f == KERN_F32 ? 1 : 2;
 }
 
-/* Half h of the line at p. */
-SIMD_FN struct weights load_weights(const enum kern_format f, const char *p, size_t h)
+/* Number k of each lane of half h of the line at p. */
+SIMD_FN simd load_weights(const enum kern_format f, const char *p, size_t h, const size_t k)
 {
-	struct weights w;
+	simd_words q;
 
-	if (f == KERN_F32) {
-		w.v[0] = w.v[1] = simd_load((const float *)(const void *)p + h * SIMD_LEN);
-	} else {
-		simd_words q = simd_keep_words(simd_load_bf16(p + h * SIMD_LEN * 4));
-
-		w.v[0] = simd_bf16_even(q);
-		w.v[1] = simd_bf16_odd(q);
-	}
-	return w;
+	p += h * SIMD_LEN * 4;
+	if (f == KERN_F32)
+		return simd_load((const float *)(const void *)p);
+	q = simd_keep_words(simd_load_bf16(p));
+	return k ? simd_bf16_odd(q) : simd_bf16_even(q);
 }
 
-/* The same of a line of which only n elements exist. */
-SIMD_FN struct weights load_weights_part(const enum kern_format f, const char *p, size_t h,
-					 size_t n)
+/*
+ * Rows of weights as two runs of whole lines: those in the matrix, then a copy of the incomplete
+ * last one, completed with zeros. So the inner loops know whole lines alone.
+ */
+struct run {
+	const char *w;
+	size_t row_size, n_lines;
+};
+
+enum { LINE_SIZE = 64, N_RUNS = 2 };
+
+SIMD_FN void runs_of(struct run runs[N_RUNS], char (*tail)[LINE_SIZE], const char *w,
+		     size_t row_size, size_t n_bytes, const size_t R)
 {
-	size_t first = h * SIMD_LEN * per_lane(f), width = SIMD_LEN * per_lane(f);
-	struct weights w = { { simd_zero(), simd_zero() } };
+	size_t n_lines = n_bytes / LINE_SIZE, left = n_bytes % LINE_SIZE;
 
-	if (n <= first)
-		return w;
-	n -= first;
-	if (n >= width)
-		return load_weights(f, p, h);
-	p += first * element_size(f);
-	if (f == KERN_F32) {
-		w.v[0] = simd_load_part((const float *)(const void *)p, n);
-	} else {
-		simd_words q = simd_load_bf16_part(p, n);
-
-		w.v[0] = simd_bf16_even(q);
-		w.v[1] = simd_bf16_odd(q);
+	runs[0] = (struct run){ w, row_size, n_lines };
+	runs[1] = (struct run){ tail[0], LINE_SIZE, left > 0 };
+	for (size_t r = 0; r < R && left; r++) {
+		memset(tail[r], 0, LINE_SIZE);
+		memcpy(tail[r], w + r * row_size + n_lines * LINE_SIZE, left);
 	}
-	return w;
 }
 
-/* One line of R rows of weights and one row of x; left: elements of the line that exist. */
+/* One line of R rows of weights and one row of x. */
 SIMD_FN void line_one_x(const enum kern_format f, const char *w, size_t row_size, const float *x,
-			simd a[][SIMD_HALVES], const size_t R, const bool whole, size_t left)
+			simd a[][SIMD_HALVES], const size_t R)
 {
 	UNROLL
 	for (size_t r = 0; r < R; r++) {
 		UNROLL
 		for (size_t h = 0; h < SIMD_HALVES; h++) {
-			const char *p = w + r * row_size;
-			struct weights v =
-				whole ? load_weights(f, p, h) : load_weights_part(f, p, h, left);
-
 			UNROLL
 			for (size_t k = 0; k < per_lane(f); k++)
-				a[r][h] = simd_fma(v.v[k],
+				a[r][h] = simd_fma(load_weights(f, w + r * row_size, h, k),
 						   simd_load(x + k * KERN_LANES + h * SIMD_LEN),
 						   a[r][h]);
 		}
@@ -105,6 +92,7 @@ SIMD_FN void rows_one_x(const enum kern_format f, const char *w, size_t n_cols, 
 {
 	const size_t line = kern_line(f), size = element_size(f);
 	simd total[ROWS_ONE_X][SIMD_HALVES], a[ROWS_ONE_X][SIMD_HALVES];
+	char tail[ROWS_ONE_X][LINE_SIZE];
 
 	UNROLL
 	for (size_t r = 0; r < R; r++)
@@ -112,17 +100,20 @@ SIMD_FN void rows_one_x(const enum kern_format f, const char *w, size_t n_cols, 
 	for (size_t h = 0; h < SIMD_HALVES; h++)
 		total[r][h] = simd_zero();
 	for (size_t b = 0; b < n_cols; b += KERN_FLUSH) {
-		size_t end = n_cols - b < KERN_FLUSH ? n_cols : b + KERN_FLUSH, i = b;
+		size_t end = n_cols - b < KERN_FLUSH ? n_cols : b + KERN_FLUSH;
+		const float *xi = x + b;
+		struct run runs[N_RUNS];
 
+		runs_of(runs, tail, w + b * size, n_cols * size, (end - b) * size, R);
 		UNROLL
 		for (size_t r = 0; r < R; r++)
 			UNROLL
 		for (size_t h = 0; h < SIMD_HALVES; h++)
 			a[r][h] = simd_zero();
-		for (; i + line <= end; i += line)
-			line_one_x(f, w + i * size, n_cols * size, x + i, a, R, true, line);
-		if (i < end)
-			line_one_x(f, w + i * size, n_cols * size, x + i, a, R, false, end - i);
+		for (struct run *run = runs; run < runs + N_RUNS; run++) {
+			for (size_t i = 0; i < run->n_lines; i++, xi += line)
+				line_one_x(f, run->w + i * LINE_SIZE, run->row_size, xi, a, R);
+		}
 		UNROLL
 		for (size_t r = 0; r < R; r++)
 			UNROLL
@@ -192,49 +183,45 @@ SIMD_FN simd load_x(const struct x_rows *x, const size_t m, size_t i)
 	return simd_load((const float *)(const void *)p);
 }
 
+/* Number k of the lanes of half h of one line: R rows of weights x M rows of x. */
+SIMD_FN void part_block(const enum kern_format f, const char *w, size_t row_size,
+			const struct x_rows *x, simd a[BLOCK_X][BLOCK_ROWS], size_t h,
+			const size_t k, const size_t M, const size_t R)
+{
+	simd v[BLOCK_ROWS];
+
+	UNROLL
+	for (size_t r = 0; r < R; r++)
+		v[r] = load_weights(f, w + r * row_size, h, k);
+	UNROLL
+	for (size_t m = 0; m < M; m++) {
+		simd xm = simd_keep(load_x(x, m, k * KERN_LANES + h * SIMD_LEN));
+
+		UNROLL
+		for (size_t r = 0; r < R; r++)
+			a[m][r] = simd_fma_onto(a[m][r], v[r], xm);
+	}
+}
+
 /*
- * Half h of one line: R rows of weights x M rows of x. A vector of x is used for all rows as soon
- * as it is loaded: kept for later it would push accumulators out of the registers.
+ * Half h of one line. Vectors of x and words of weights are used as soon as they are loaded, the
+ * words loaded again for their second numbers: kept for later they would push accumulators out of
+ * the registers.
  */
 SIMD_FN void line_block(const enum kern_format f, const char *w, size_t row_size,
 			const struct x_rows *x, simd a[BLOCK_X][BLOCK_ROWS], size_t h,
-			const size_t M, const size_t R, const bool whole, size_t left)
+			const size_t M, const size_t R)
 {
-	/* Many rows: loading words again is cheaper than the registers they would wait in. */
-	const bool again = R > 2;
-	struct weights v[BLOCK_ROWS];
-
 	UNROLL
-	for (size_t r = 0; r < R && h == 0; r++) /* the same line of the next block's rows */
-		__builtin_prefetch(w + (R + r) * row_size);
-	UNROLL
-	for (size_t k = 0; k < per_lane(f); k++) {
-		if (again)
-			__asm__("" : "+r"(w));
-		UNROLL
-		for (size_t r = 0; r < R; r++) {
-			const char *p = w + r * row_size;
-
-			if (k == 0 || again)
-				v[r] = whole ? load_weights(f, p, h)
-					     : load_weights_part(f, p, h, left);
-			if (BLOCK_KEEPS_X)
-				continue;
-			UNROLL
-			for (size_t m = 0; m < M; m++)
-				a[m][r] = simd_fma(v[r].v[k],
-						   load_x(x, m, k * KERN_LANES + h * SIMD_LEN),
-						   a[m][r]);
-		}
-		UNROLL
-		for (size_t m = 0; m < M && BLOCK_KEEPS_X; m++) {
-			simd xm = simd_keep(load_x(x, m, k * KERN_LANES + h * SIMD_LEN));
-
-			UNROLL
-			for (size_t r = 0; r < R; r++)
-				a[m][r] = simd_fma(v[r].v[k], xm, a[m][r]);
-		}
+	for (size_t r = 0; r < R; r++) { /* the same line of the next block's rows */
+		if (h == 0)
+			__builtin_prefetch(w + (R + r) * row_size);
 	}
+	part_block(f, w, row_size, x, a, h, 0, M, R);
+	if (per_lane(f) == 1)
+		return;
+	__asm__("" : "+r"(w));
+	part_block(f, w, row_size, x, a, h, 1, M, R);
 }
 
 /* Elements [i0, i1) of R rows of weights and M rows of x, at most 1024, added to the lanes. */
@@ -243,26 +230,29 @@ SIMD_FN void block(const enum kern_format f, const char *w, size_t n_cols, const
 		   const size_t R)
 {
 	const size_t line = kern_line(f), size = element_size(f);
+	char tail[BLOCK_ROWS][LINE_SIZE];
+	struct run runs[N_RUNS];
 
+	runs_of(runs, tail, w + i0 * size, n_cols * size, (i1 - i0) * size, R);
 	UNROLL
 	for (size_t h = 0; h < SIMD_HALVES; h++) {
 		simd a[BLOCK_X][BLOCK_ROWS];
-		const char *wi = w + i0 * size;
 		struct x_rows xi = x_rows_at(x + i0, x_stride, M);
-		size_t left = i1 - i0;
 
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			UNROLL
 		for (size_t r = 0; r < R; r++)
 			a[m][r] = simd_zero();
-		for (; left >= line; left -= line) {
-			line_block(f, wi, n_cols * size, &xi, a, h, M, R, true, line);
-			wi += line * size;
-			xi.at += line * sizeof(*x);
+		for (struct run *run = runs; run < runs + N_RUNS; run++) {
+			const char *wi = run->w;
+
+			for (size_t n = run->n_lines; n > 0; n--) {
+				line_block(f, wi, run->row_size, &xi, a, h, M, R);
+				wi += LINE_SIZE;
+				xi.at += line * sizeof(*x);
+			}
 		}
-		if (left)
-			line_block(f, wi, n_cols * size, &xi, a, h, M, R, false, left);
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			UNROLL

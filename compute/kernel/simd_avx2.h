@@ -25,10 +25,9 @@ enum {
 	ROWS_ONE_X = 4,                      /* weight rows read together for one row of x */
 	MX_ROWS_ONE_X = 1,                   /* the same of MXFP4 */
 	BLOCK_ROWS = 3,                      /* outputs x rows of x held in registers */
-	BLOCK_X_FULL = 4,
+	BLOCK_X_FULL = 3,
 	BLOCK_ROWS_WIDE = 2,
 	BLOCK_X = 6,
-	BLOCK_KEEPS_X = 0, /* three loads a cycle, 16 registers: x is an operand in memory */
 };
 
 SIMD_FN simd simd_zero(void)
@@ -51,24 +50,6 @@ SIMD_FN void simd_store(float *p, simd v)
 	_mm256_storeu_ps(p, v);
 }
 
-/* Lanes below n. */
-SIMD_FN __m256i simd_mask(size_t n)
-{
-	return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n),
-				  _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-/* The first n < SIMD_LEN elements; the others are +0 and untouched in memory. */
-SIMD_FN simd simd_load_part(const float *p, size_t n)
-{
-	return _mm256_maskload_ps(p, simd_mask(n));
-}
-
-SIMD_FN void simd_store_part(float *p, simd v, size_t n)
-{
-	_mm256_maskstore_ps(p, simd_mask(n), v);
-}
-
 /* v in a register from here on: compilers would rather repeat the load in each use, and loads are
  * what a block runs out of. */
 SIMD_FN simd simd_keep(simd v)
@@ -80,6 +61,13 @@ SIMD_FN simd simd_keep(simd v)
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
 {
 	return _mm256_fmadd_ps(a, b, c);
+}
+
+/* a + b * c in the register of a: left to itself, GCC lets accumulators wander and then spills. */
+SIMD_FN simd simd_fma_onto(simd a, simd b, simd c)
+{
+	__asm__("vfmadd231ps %2, %1, %0" : "+x"(a) : "x"(b), "x"(c));
+	return a;
 }
 
 SIMD_FN simd simd_add(simd a, simd b)
@@ -124,22 +112,21 @@ SIMD_FN simd_words simd_keep_words(simd_words q)
 	return q;
 }
 
-SIMD_FN simd_words simd_load_bf16_part(const void *p, size_t n)
-{
-	uint16_t copy[2 * SIMD_LEN] = { 0 };
-
-	memcpy(copy, p, n * sizeof(copy[0]));
-	return _mm256_loadu_si256((const void *)copy);
-}
-
 SIMD_FN simd simd_bf16_even(simd_words q)
 {
 	return _mm256_castsi256_ps(_mm256_slli_epi32(q, 16));
 }
 
+/* The mask stays in memory: blocks have no register left for it. */
 SIMD_FN simd simd_bf16_odd(simd_words q)
 {
-	return _mm256_castsi256_ps(_mm256_and_si256(q, _mm256_set1_epi32((int)0xffff0000u)));
+	static const uint32_t mask[8] __attribute__((aligned(32))) = {
+		0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+		0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+	};
+
+	__asm__("vpand %1, %0, %0" : "+x"(q) : "m"(mask));
+	return _mm256_castsi256_ps(q);
 }
 
 /* SIMD_LEN elements in order as f32. */

@@ -30,7 +30,6 @@ enum {
 	BLOCK_X_FULL = 4,
 	BLOCK_ROWS_WIDE = 2,
 	BLOCK_X = 8,
-	BLOCK_KEEPS_X = 1, /* two loads a cycle: a vector of x is loaded once for all rows */
 };
 
 SIMD_FN simd simd_zero(void)
@@ -53,17 +52,6 @@ SIMD_FN void simd_store(float *p, simd v)
 	_mm512_storeu_ps(p, v);
 }
 
-/* The first n < SIMD_LEN elements; the others are +0 and untouched in memory. */
-SIMD_FN simd simd_load_part(const float *p, size_t n)
-{
-	return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
-}
-
-SIMD_FN void simd_store_part(float *p, simd v, size_t n)
-{
-	_mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
-}
-
 /* v in a register from here on: compilers would rather repeat the load in each use, and loads are
  * what a block runs out of. */
 SIMD_FN simd simd_keep(simd v)
@@ -75,6 +63,11 @@ SIMD_FN simd simd_keep(simd v)
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
 {
 	return _mm512_fmadd_ps(a, b, c);
+}
+
+SIMD_FN simd simd_fma_onto(simd a, simd b, simd c)
+{
+	return simd_fma(b, c, a);
 }
 
 SIMD_FN simd simd_add(simd a, simd b)
@@ -117,11 +110,6 @@ SIMD_FN simd_words simd_keep_words(simd_words q)
 {
 	__asm__("" : "+v"(q));
 	return q;
-}
-
-SIMD_FN simd_words simd_load_bf16_part(const void *p, size_t n)
-{
-	return _mm512_maskz_loadu_epi16(n < 32 ? (1u << n) - 1 : ~0u, p);
 }
 
 SIMD_FN simd simd_bf16_even(simd_words q)

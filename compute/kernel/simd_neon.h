@@ -28,7 +28,6 @@ enum {
 	BLOCK_X_FULL = 4,
 	BLOCK_ROWS_WIDE = 2, /* not used */
 	BLOCK_X = 4,
-	BLOCK_KEEPS_X = 1, /* there are no operands in memory */
 };
 
 SIMD_FN simd simd_zero(void)
@@ -51,15 +50,6 @@ SIMD_FN void simd_store(float *p, simd v)
 	vst1q_f32(p, v);
 }
 
-/* The first n < SIMD_LEN elements; the others are +0 and untouched in memory. */
-SIMD_FN simd simd_load_part(const float *p, size_t n)
-{
-	float copy[SIMD_LEN] = { 0 };
-
-	memcpy(copy, p, n * sizeof(copy[0]));
-	return vld1q_f32(copy);
-}
-
 SIMD_FN simd simd_keep(simd v)
 {
 	return v;
@@ -68,6 +58,11 @@ SIMD_FN simd simd_keep(simd v)
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
 {
 	return vfmaq_f32(c, a, b);
+}
+
+SIMD_FN simd simd_fma_onto(simd a, simd b, simd c)
+{
+	return simd_fma(b, c, a);
 }
 
 SIMD_FN simd simd_add(simd a, simd b)
@@ -108,14 +103,6 @@ SIMD_FN simd_words simd_load_bf16(const void *p)
 SIMD_FN simd_words simd_keep_words(simd_words q)
 {
 	return q;
-}
-
-SIMD_FN simd_words simd_load_bf16_part(const void *p, size_t n)
-{
-	uint16_t copy[2 * SIMD_LEN] = { 0 };
-
-	memcpy(copy, p, n * sizeof(copy[0]));
-	return simd_load_bf16(copy);
 }
 
 SIMD_FN simd simd_bf16_even(simd_words q)
