@@ -21,6 +21,7 @@
 #include "iod/tune.h"
 #include "shared/fd.h"
 #include "shared/log.h"
+#include "shared/source_saved.h"
 
 enum { TIMER_USEC = 1000000, COMPLAINTS_A_SECOND = 10 };
 
@@ -226,6 +227,25 @@ static int open_listener(struct iod_daemon *d, struct err *err)
 	return iod_listener_bind(&d->listener, d->options->socket, err);
 }
 
+/* From the catalog that an earlier start has saved, where there is a place for it. */
+static int open_source(struct iod_daemon *d, const struct source_want *want, struct err *err)
+{
+	const char *dir = d->options->state_dir;
+	char note[400];
+	int r;
+
+	if (!dir && d->options->embedded_fd == 0)
+		dir = getenv("STATE_DIRECTORY");
+	if (!dir || strchr(dir, ':'))
+		return source_open(want, &d->source, err);
+	r = source_open_saved(want, dir, &d->source, note, err);
+	if (note[0])
+		log_info("%s", note);
+	else if (r == 0 && d->source->is_saved)
+		log_debug("the catalog is that of an earlier start, saved in %s", dir);
+	return r;
+}
+
 static int open_model(struct iod_daemon *d, struct err *err)
 {
 	const struct iod_options *o = d->options;
@@ -247,7 +267,7 @@ static int open_model(struct iod_daemon *d, struct err *err)
 
 	if (o->model.n == 0)
 		return err_set(err, ERR_USAGE, "no model: give --model DIR");
-	r = source_open(&want, &d->source, err);
+	r = open_source(d, &want, err);
 	if (r < 0)
 		return r;
 	r = iod_checks_open(&d->checks, d, err);

@@ -133,6 +133,7 @@ struct source {
 	uint64_t *tile_checksum; /* [n_tiles] XXH3-64 over the data bytes; NULL without a trunk file
 				  */
 	bool from_trunk_file;
+	bool is_saved;      /* as an earlier start found it: source_saved.h */
 	uint64_t n_tensors; /* indexed in all headers, for the log line */
 };
 
