@@ -330,6 +330,8 @@ static int set_up(struct iod_daemon *d, struct err *err)
 		r = make_memory(d, err);
 	if (r == 0)
 		r = make_reader(d, err);
+	if (r == 0 && d->options->record_trace)
+		r = iod_recorder_new(&d->recorder, d->source, d->options->record_trace, err);
 	if (r == 0 && d->options->timeline)
 		r = iod_timeline_new(&d->timeline, d, d->options->timeline,
 				     d->options->embedded_fd == 0, err);
@@ -393,6 +395,7 @@ struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 	}
 	iod_rows_free(d->rows);
 	iod_experts_free(d->experts);
+	iod_recorder_free(d->recorder);
 	iod_handout_deinit(&d->handout);
 	slab_free(d->slab);
 	iod_keep_deinit(&d->keep);

@@ -56,6 +56,7 @@ struct iod_daemon {
 	struct iod_experts *experts;
 	struct iod_rows *rows;
 	struct iod_timeline *timeline; /* NULL: off */
+	struct iod_recorder *recorder; /* NULL: off */
 	struct iod_handout handout;
 	struct list clients; /* struct iod_client.link */
 	uint32_t n_clients;  /* connections that are not dead */

@@ -24,7 +24,9 @@ int iod_experts_new(struct iod_experts **ret, struct iod_daemon *d,
 	CLEANUP(iod_experts_freep) struct iod_experts *x = calloc(1, sizeof(*x));
 	struct iod_policy_shape shape = {
 		.n_slots = d->plan.n_slots,
-		.n_layers = d->source->catalog.header->n_layers,
+		.n_layers = d->source->n_experts
+				    ? d->source->n_experts / d->source->config.n_experts
+				    : 0,
 		.n_experts = d->source->n_experts,
 	};
 
@@ -224,8 +226,6 @@ static void land(struct iod_slot *slot, uint64_t bytes_read)
 	slot->state = SLAB_READY;
 	/* pairs with the client's acquire of the message: bytes come first */
 	atomic_store_explicit(&entry_of(slot)->state, SLAB_READY, memory_order_release);
-	x->policy_class->admit(x->policy, slot->index, slot->layer,
-			       iod_expert_number(x, slot->layer, slot->expert));
 	x->daemon->metrics.experts_resident++;
 	list_foreach_safe (at, next, &slot->refs) {
 		struct iod_expert_ref *ref = list_entry(at, struct iod_expert_ref, link);
@@ -251,6 +251,7 @@ static void fail(struct iod_slot *slot, const struct err *err)
 		release(ref);
 		iod_client_send_error(c, err, PROTO_EXPERTS, layer, expert);
 	}
+	slot->experts->policy_class->remove(slot->experts->policy, slot->index);
 	slot->experts->n_loading--;
 	empty_slot(slot);
 }
@@ -336,6 +337,9 @@ static void start_read(struct iod_slot *slot, uint32_t layer, uint32_t expert,
 	*slot_of(x, layer, expert) = slot->index + 1;
 	x->n_empty--;
 	x->n_loading++;
+	/* now, not when it lands: the order of landing leaves no trace in what is evicted */
+	x->policy_class->admit(x->policy, slot->index, iod_expert_turn(x, layer),
+			       iod_expert_number(x, layer, expert));
 	entry->layer = layer;
 	entry->id = expert;
 	atomic_store_explicit(&entry->state, SLAB_LOADING, memory_order_relaxed);

@@ -21,6 +21,7 @@
 #include "iod/policy.h"
 #include "iod/quota.h"
 #include "iod/read/read.h"
+#include "iod/record.h"
 #include "proto/wire.h"
 #include "shared/list.h"
 #include "shared/slab.h"
@@ -45,6 +46,7 @@ struct iod_expert_ref {
 /* A client's share of this module. */
 struct iod_expert_refs {
 	struct iod_policy_client policy;
+	struct iod_record record;
 	bool has_asked;
 	uint32_t last_layer, last_sweep; /* of its last request: where a step begins */
 	struct iod_expert_ref *refs;     /* [window], owned */

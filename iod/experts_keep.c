@@ -17,8 +17,8 @@ static void keep_ready(struct iod_slot *slot, struct iod_policy_client *who)
 	x->slot_of[number] = slot->index + 1;
 	x->n_empty--;
 	x->daemon->metrics.experts_resident++;
-	x->policy_class->ask(x->policy, who, slot->layer, number);
-	x->policy_class->admit(x->policy, slot->index, slot->layer, number);
+	x->policy_class->ask(x->policy, who, iod_expert_turn(x, slot->layer), number);
+	x->policy_class->admit(x->policy, slot->index, iod_expert_turn(x, slot->layer), number);
 }
 
 void iod_experts_adopt(struct iod_experts *x, struct iod_kept *ret)

@@ -4,12 +4,20 @@
 
 #include "iod/client.h"
 #include "iod/daemon.h"
+#include "iod/record.h"
 
 static_assert((int)IOD_QUOTA_CLIENTS * (int)IOD_QUOTA_EXPERTS <= UINT16_MAX, "asked fits");
 
 uint32_t iod_expert_number(const struct iod_experts *x, uint32_t layer, uint32_t expert)
 {
 	return x->daemon->source->expert_base[layer] + expert;
+}
+
+uint32_t iod_expert_turn(const struct iod_experts *x, uint32_t layer)
+{
+	const struct source *s = x->daemon->source;
+
+	return s->expert_base[layer] / s->config.n_experts;
 }
 
 struct iod_need *iod_need_of(struct iod_experts *x, uint32_t layer, uint32_t expert)
@@ -49,12 +57,16 @@ void iod_needs_ask(struct iod_client *c, uint32_t layer, uint32_t expert)
 	struct iod_expert_refs *e = &c->experts;
 	struct iod_experts *x = c->daemon->experts;
 
-	if (begins_step(c, layer))
+	if (begins_step(c, layer)) {
 		x->policy_class->begin(x->policy, &e->policy);
+		iod_record_begin(c->daemon->recorder, c);
+	}
 	e->has_asked = true;
 	e->last_layer = layer;
 	e->last_sweep = c->sweep.number;
-	x->policy_class->ask(x->policy, &e->policy, layer, iod_expert_number(x, layer, expert));
+	x->policy_class->ask(x->policy, &e->policy, iod_expert_turn(x, layer),
+			     iod_expert_number(x, layer, expert));
+	iod_record_ask(c->daemon->recorder, c, iod_expert_number(x, layer, expert));
 	iod_need_of(x, layer, expert)->asked++;
 	for (uint32_t i = e->n_hints; layer == e->hints_layer && i-- > 0;)
 		if (e->hints[i] == expert)
@@ -81,4 +93,5 @@ void iod_needs_end(struct iod_client *c)
 
 	forget_hints(c);
 	x->policy_class->leave(x->policy, &c->experts.policy);
+	iod_record_end(c->daemon->recorder, c);
 }

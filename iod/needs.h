@@ -17,6 +17,8 @@ struct iod_need {
 
 /* Its own among those of all layers. */
 uint32_t iod_expert_number(const struct iod_experts *x, uint32_t layer, uint32_t expert);
+/* The layer's place among those that have experts, as policies count layers. */
+uint32_t iod_expert_turn(const struct iod_experts *x, uint32_t layer);
 struct iod_need *iod_need_of(struct iod_experts *x, uint32_t layer, uint32_t expert);
 
 /* The client asks for an expert that exists: its hint at it is used up. */

@@ -15,7 +15,7 @@ struct sim {
 	uint32_t n_slots, n_used;
 	uint32_t *slot_of; /* [numbers]: slot + 1, 0 = in none */
 	uint32_t *held;    /* [n_slots]: the number in it */
-	uint32_t *needed;  /* [numbers]: asked for and not used yet */
+	uint32_t *needed;  /* [numbers]: of the asks that are made together */
 };
 
 static void freep(void *p)
@@ -89,7 +89,6 @@ static bool use(struct sim *s, const struct iod_routing_ask *a)
 	uint32_t slot = s->slot_of[a->number];
 
 	if (slot > 0) {
-		s->needed[a->number]--;
 		s->class->touch(s->policy, slot - 1);
 		return true;
 	}
@@ -105,7 +104,6 @@ static bool use(struct sim *s, const struct iod_routing_ask *a)
 	}
 	s->slot_of[a->number] = slot + 1;
 	s->held[slot] = a->number;
-	s->needed[a->number]--;
 	s->class->admit(s->policy, slot, a->layer, a->number);
 	return false;
 }
@@ -137,6 +135,8 @@ int iod_replay_policy(const struct iod_replay_want *want, const struct iod_polic
 			announce(&s, &r->asks[i]);
 		for (size_t i = at; i < at + n; i++)
 			count(ret, want, &r->asks[i], use(&s, &r->asks[i]));
+		for (size_t i = at; i < at + n; i++)
+			s.needed[r->asks[i].number]--;
 	}
 	return 0;
 }
@@ -202,6 +202,7 @@ int iod_replay_pinned(const struct iod_replay_want *want, struct iod_replay *ret
 		}
 		announce(&s, &r->asks[i]);
 		count(ret, want, &r->asks[i], use(&s, &r->asks[i]));
+		s.needed[r->asks[i].number]--;
 	}
 	return 0;
 }

@@ -1,0 +1,144 @@
+#include "iod/record.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "iod/client.h"
+#include "shared/attr.h"
+#include "shared/catalog.h"
+#include "shared/log.h"
+
+struct iod_recorder {
+	const struct source *source; /* borrowed */
+	FILE *file;                  /* NULL: the recording has ended */
+	char *path;
+	uint64_t size; /* written so far */
+	size_t n_words;
+};
+
+static void recorder_freep(struct iod_recorder **r)
+{
+	*r = iod_recorder_free(*r);
+}
+
+int iod_recorder_new(struct iod_recorder **ret, const struct source *source, const char *path,
+		     struct err *err)
+{
+	CLEANUP(recorder_freep) struct iod_recorder *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return err_set(err, ERR_NO_MEMORY, "no memory for a recording");
+	r->source = source;
+	r->n_words = ((size_t)source->n_experts + 63) / 64;
+	r->path = strdup(path);
+	if (!r->path)
+		return err_set(err, ERR_NO_MEMORY, "no memory for a recording");
+	r->file = fopen(path, "we");
+	if (!r->file)
+		return err_set(err, ERR_IO, "cannot write %s: %s", path, strerror(errno));
+	*ret = TAKE(r);
+	return 0;
+}
+
+struct iod_recorder *iod_recorder_free(struct iod_recorder *r)
+{
+	if (!r)
+		return NULL;
+	if (r->file)
+		(void)fclose(r->file);
+	free(r->path);
+	free(r);
+	return NULL;
+}
+
+/* The daemon goes on without. */
+static void stop(struct iod_recorder *r, const char *why)
+{
+	log_warning("%s: %s; the recording ends after %" PRIu64 " bytes", r->path, why, r->size);
+	(void)fclose(r->file);
+	r->file = NULL;
+}
+
+static void write_layer(const struct iod_recorder *r, const struct iod_record *step, uint32_t layer)
+{
+	const char *comma = "";
+
+	for (uint32_t i = 0; i < r->source->config.n_experts; i++) {
+		uint32_t number = r->source->expert_base[layer] + i;
+
+		if ((step->asked[number / 64] >> number % 64 & 1) == 0)
+			continue;
+		(void)fprintf(r->file, "%s%" PRIu32, comma, i);
+		comma = ",";
+	}
+}
+
+/* One line, and out with it: what is recorded survives whatever comes. */
+static void write_step(struct iod_recorder *r, const struct iod_client *c)
+{
+	const struct iod_record *step = &c->experts.record;
+	const char *comma = "";
+	long size;
+
+	(void)fprintf(r->file, "{\"client\":%" PRIu32 ",\"step\":%" PRIu32 ",\"layers\":[",
+		      c->number, step->n_steps);
+	for (uint32_t l = 0; l < r->source->catalog.header->n_layers; l++) {
+		if (r->source->expert_base[l] == UINT32_MAX)
+			continue;
+		(void)fprintf(r->file, "%s[", comma);
+		write_layer(r, step, l);
+		(void)fputc(']', r->file);
+		comma = ",";
+	}
+	(void)fputs("]}\n", r->file);
+	errno = 0;
+	if (fflush(r->file) != 0 || (size = ftell(r->file)) < 0) {
+		stop(r, strerror(errno));
+		return;
+	}
+	r->size = (uint64_t)size;
+	if (r->size >= IOD_RECORD_SIZE_MAX)
+		stop(r, "it is long enough");
+}
+
+static void finish_step(struct iod_recorder *r, struct iod_client *c)
+{
+	struct iod_record *step = &c->experts.record;
+
+	if (step->is_begun && r->file) {
+		write_step(r, c);
+		step->n_steps++;
+	}
+	step->is_begun = false;
+}
+
+void iod_record_begin(struct iod_recorder *r, struct iod_client *c)
+{
+	struct iod_record *step = &c->experts.record;
+
+	if (!r || !r->file)
+		return;
+	finish_step(r, c);
+	if (!step->asked)
+		step->asked = calloc(r->n_words, sizeof(*step->asked));
+	if (!step->asked)
+		return; /* a step less */
+	memset(step->asked, 0, r->n_words * sizeof(*step->asked));
+	step->is_begun = true;
+}
+
+void iod_record_ask(struct iod_recorder *r, struct iod_client *c, uint32_t number)
+{
+	if (r && c->experts.record.is_begun)
+		c->experts.record.asked[number / 64] |= 1ull << number % 64;
+}
+
+void iod_record_end(struct iod_recorder *r, struct iod_client *c)
+{
+	if (r)
+		finish_step(r, c);
+	free(TAKE(c->experts.record.asked));
+}
