@@ -18,7 +18,7 @@ import k3test
 
 SUITE = "bookworm"
 # What the packages of the tree depend on: inside there is no network to fetch it.
-PACKAGES = ("systemd,systemd-sysv,dbus,init-system-helpers,libgomp1,libjansson4,libpcre2-8-0,libsystemd0,liburing2,"
+PACKAGES = ("systemd,systemd-sysv,dbus,init-system-helpers,libgomp1,libjansson4,libpcre2-8-0,libssl3,libsystemd0,liburing2,"
             "libxxhash0").split(",")
 
 
