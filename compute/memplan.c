@@ -127,6 +127,8 @@ static int plan_daemon(const struct k3_memplan_want *w, uint64_t trunk_budget,
 
 	if (r < 0)
 		return r;
+	slab_plan_set_pinned(&slab, k3_model_pinned(w->config, w->n_layers, w->tile_bytes, &p->size,
+						    slab.pinned_size));
 	p->trunk_budget = trunk_budget;
 	p->cache_budget = cache_budget;
 	p->item[K3_MEMPLAN_daemon_pinned_tiles] = slab.pinned_size;

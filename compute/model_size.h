@@ -24,3 +24,6 @@ struct k3_model_size {
 /* The first n_layers and the head. tile_bytes 0: the usual cut. */
 void k3_model_size(const struct config *c, uint32_t n_layers, uint64_t tile_bytes,
 		   struct k3_model_size *ret);
+/* What a daemon would pin of a budget: whole tiles, so a little less. size: of the same model. */
+uint64_t k3_model_pinned(const struct config *c, uint32_t n_layers, uint64_t tile_bytes,
+			 const struct k3_model_size *size, uint64_t budget);

@@ -86,6 +86,18 @@ int catalog_open(const void *bytes, uint64_t size, struct catalog *ret, struct e
 int catalog_check(const struct catalog *cat, const struct config *c, struct err *err);
 
 /*
+ * How the rows of a matrix are cut into tiles of at most about tile_bytes: in units that are never
+ * cut (kv_b: a head), spread evenly over the least number of tiles. row_size in bytes.
+ */
+struct source_cut {
+	uint32_t rows, unit, n_units, n_tiles;
+};
+void source_cut(enum role role, const struct config *c, uint64_t row_size, uint64_t tile_bytes,
+		struct source_cut *ret);
+/* First row after tile i. */
+uint32_t source_cut_end(const struct source_cut *cut, uint32_t i);
+
+/*
  * ---- the daemon's side: where bytes come from -------------------------------------------------
  * A segment is one contiguous run in one file. It is read as the 4 KiB pages around it (for
  * O_DIRECT) to slab_off in the tile or slot; the first useful byte is then at

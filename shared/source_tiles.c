@@ -189,26 +189,42 @@ static int add_matrix_tile(struct source_build *b, uint32_t layer, enum role rol
 	return r == 0 ? source_add_segment(b, &seg) : r;
 }
 
-/* Rows in units that are not cut, spread evenly over the least number of tiles. */
+void source_cut(enum role role, const struct config *c, uint64_t row_size, uint64_t tile_bytes,
+		struct source_cut *ret)
+{
+	uint32_t cols;
+	uint64_t units_per_tile;
+
+	role_shape(role, c, &ret->rows, &cols);
+	ret->unit = role == ROLE_MLA_KV_B                   ? c->qk_nope_dim + c->v_dim
+		    : tile_bytes / row_size >= 2 * CUT_ROWS ? CUT_ROWS
+							    : 1;
+	ret->n_units = (ret->rows + ret->unit - 1) / ret->unit;
+	units_per_tile = tile_bytes / (row_size * ret->unit);
+	if (units_per_tile == 0)
+		units_per_tile = 1;
+	ret->n_tiles = (uint32_t)((ret->n_units + units_per_tile - 1) / units_per_tile);
+}
+
+uint32_t source_cut_end(const struct source_cut *cut, uint32_t i)
+{
+	uint64_t end = (uint64_t)cut->n_units * (i + 1) / cut->n_tiles * cut->unit;
+
+	return end < cut->rows ? (uint32_t)end : cut->rows;
+}
+
 static int add_matrix(struct source_build *b, uint32_t layer, enum role role, uint64_t tile_bytes)
 {
 	const struct config *c = &b->s->config;
-	uint32_t rows, cols, unit, n_units, n_tiles, done = 0;
-	uint64_t row_size, units_per_tile;
+	struct source_cut cut;
+	uint32_t rows, cols, done = 0;
 
 	role_shape(role, c, &rows, &cols);
-	row_size = (uint64_t)cols * source_dtype_size(source_tensor_at(b, layer, role)->dtype);
-	unit = role == ROLE_MLA_KV_B                   ? c->qk_nope_dim + c->v_dim
-	       : tile_bytes / row_size >= 2 * CUT_ROWS ? CUT_ROWS
-						       : 1;
-	n_units = (rows + unit - 1) / unit;
-	units_per_tile = tile_bytes / (row_size * unit);
-	if (units_per_tile == 0)
-		units_per_tile = 1;
-	n_tiles = (uint32_t)((n_units + units_per_tile - 1) / units_per_tile);
-	for (uint32_t i = 0; i < n_tiles; i++) {
-		uint64_t end = (uint64_t)n_units * (i + 1) / n_tiles * unit;
-		uint32_t next = end < rows ? (uint32_t)end : rows;
+	source_cut(role, c,
+		   (uint64_t)cols * source_dtype_size(source_tensor_at(b, layer, role)->dtype),
+		   tile_bytes, &cut);
+	for (uint32_t i = 0; i < cut.n_tiles; i++) {
+		uint32_t next = source_cut_end(&cut, i);
 		int r = add_matrix_tile(b, layer, role, cols, done, next - done);
 
 		if (r < 0)
