@@ -24,8 +24,10 @@
 #include "compute/prompt.h"
 #include "compute/rates.h"
 #include "compute/report.h"
+#include "compute/run.h"
 #include "compute/run_check.h"
 #include "compute/summary.h"
+#include "compute/trace.h"
 #include "shared/fd.h"
 #include "shared/log.h"
 #include "shared/slab.h"
@@ -56,6 +58,8 @@ struct run {
 	FILE *first_logits, *all_logits, *trace, *results;
 	struct k3_report report;
 	struct k3_generation generation;
+	const char *trace_dir;   /* k3 trace; NULL otherwise */
+	struct k3_trace *values; /* likewise */
 	uint32_t n_layers;
 	bool has_no_report;  /* --out cannot be written, which was said */
 	unsigned n_restarts; /* of the private daemon */
@@ -363,7 +367,13 @@ static int start(struct run *r, struct err *err)
 	r->report.slab_bytes = w->slab_size;
 	k3_memplan_correct(&r->plan, w);
 	r->report.plan = &r->plan;
-	return make_engine(r, err);
+	e = make_engine(r, err);
+	if (e == 0 && r->trace_dir)
+		e = k3_trace_new(&r->values, r->trace_dir, &r->config, r->n_layers,
+				 (uint32_t)r->prompt.n, err);
+	if (e == 0 && r->values)
+		k3_trace_watch(r->values, r->engine);
+	return e;
 }
 
 /* What k3_generate is for one prompt. */
@@ -499,6 +509,7 @@ static void run_free(struct run *r)
 	(void)close_outputs(r, &unused);
 	k3_report_deinit(&r->report);
 	free(r->generation.text);
+	(void)k3_trace_free(r->values);
 	(void)k3_sequence_free(r->sequence);
 	(void)k3_engine_free(r->engine);
 	(void)k3_team_free(r->team);
@@ -538,17 +549,12 @@ static int exit_code_of(const struct run *r, int e, const struct err *err)
 							  : err_exit_code(err->code);
 }
 
-int k3_cmd_run(const struct k3_command_line *line)
+int k3_run(const struct k3_command_line *line, const char *trace_dir)
 {
 	struct run *r = calloc(1, sizeof(*r));
 	struct err err = { 0 };
 	int e, exit_code;
 
-	if (line->options.list_presets) {
-		k3_preset_print(stdout);
-		free(r);
-		return 0;
-	}
 	if (!r || k3_report_init(&r->report, &err) < 0) {
 		log_error("out of memory");
 		free(r);
@@ -556,6 +562,7 @@ int k3_cmd_run(const struct k3_command_line *line)
 	}
 	r->line = line;
 	r->o = &line->options;
+	r->trace_dir = trace_dir;
 	e = prepare(r, &err);
 	if (e == 0) {
 		catch_interrupts();
@@ -565,6 +572,8 @@ int k3_cmd_run(const struct k3_command_line *line)
 		e = r->o->batch_file ? carry_jobs(r, &err) : generate(r, &err);
 	if (e == 0)
 		e = close_outputs(r, &err);
+	if (e == 0 && r->values)
+		e = k3_trace_finish(r->values, &err);
 	if (e == 0 && k3_generate_was_interrupted() && !r->o->batch_file)
 		e = err_set(&err, ERR_GONE, "interrupted after %zu tokens", r->generated.n);
 	ask_daemon(r);
@@ -580,4 +589,13 @@ int k3_cmd_run(const struct k3_command_line *line)
 	write_report(r, &exit_code);
 	run_free(r);
 	return exit_code;
+}
+
+int k3_cmd_run(const struct k3_command_line *line)
+{
+	if (line->options.list_presets) {
+		k3_preset_print(stdout);
+		return 0;
+	}
+	return k3_run(line, NULL);
 }

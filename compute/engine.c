@@ -118,3 +118,9 @@ void k3_engine_on_routing(struct k3_engine *e, k3_routing_fn *fn, void *data)
 	e->on_routing = fn;
 	e->routing_data = data;
 }
+
+void k3_engine_on_value(struct k3_engine *e, k3_value_fn *fn, void *data)
+{
+	e->on_value = fn;
+	e->value_data = data;
+}

@@ -11,6 +11,7 @@
 #include "compute/iod_client.h"
 #include "compute/kernel/kernel.h"
 #include "compute/team.h"
+#include "compute/value.h"
 #include "shared/config.h"
 #include "shared/err.h"
 
@@ -77,6 +78,9 @@ struct k3_batch {
 typedef void k3_routing_fn(void *data, uint32_t layer, uint32_t row, const uint16_t *ids,
 			   const float *weights, uint32_t top_k);
 void k3_engine_on_routing(struct k3_engine *e, k3_routing_fn *fn, void *data);
+
+/* Told every value of every layer (value.h). NULL: nobody. */
+void k3_engine_on_value(struct k3_engine *e, k3_value_fn *fn, void *data);
 
 /*
  * One step. 0; or < 0 with err: ERR_NOT_FINITE names the first layer whose residual was not finite

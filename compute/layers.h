@@ -35,9 +35,6 @@ struct k3_input {
 	enum kern_format format; /* when packed */
 };
 
-/* Told with the running sum P [n_rows][hidden] after a layer; for tests. */
-typedef void k3_residual_fn(void *data, uint32_t layer, const float *p, uint32_t n_rows);
-
 struct k3_engine {
 	const struct config *config;     /* borrowed, as in the settings */
 	struct k3_iod *iod;              /* borrowed */
@@ -49,8 +46,8 @@ struct k3_engine {
 	struct k3_scratch scratch;
 	k3_routing_fn *on_routing;
 	void *routing_data;
-	k3_residual_fn *on_residual;
-	void *residual_data;
+	k3_value_fn *on_value;
+	void *value_data;
 
 	/* the step under way */
 	struct k3_group *groups; /* [max_rows], owned */
@@ -100,6 +97,13 @@ int k3_load_vectors(struct k3_engine *e, uint32_t layer, struct err *err);
 static inline float *k3_residual(const struct k3_engine *e)
 {
 	return e->scratch.residual[e->n_snapshots];
+}
+/* Tell whoever watches. */
+static inline void k3_show(const struct k3_engine *e, enum k3_value value, uint32_t layer,
+			   const float *x)
+{
+	if (e->on_value)
+		e->on_value(e->value_data, value, layer, e->groups[0].position, x, e->n_rows);
 }
 /* scratch.x = RMSNorm(MIX(B, P; mix), norm), or of P alone while B is empty. */
 void k3_mix(struct k3_engine *e, const float *mix, const float *norm);

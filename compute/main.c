@@ -4,6 +4,7 @@
  *   k3 run ...      one prompt to the end (cmd_run.c)
  *   k3 plan ...     what a run would take (cmd_plan.c)
  *   k3 doctor ...   what this machine can do (cmd_doctor.c)
+ *   k3 trace ...    every layer's values of a prompt (cmd_trace.c)
  *   k3 tokenize ... text to ids and back (cmd_tokenize.c)
  *   k3 stats ...    counters of a daemon (cmd_stats.c)
  *   k3 MODEL ...    the short form of k3 run MODEL
@@ -21,8 +22,8 @@ static const struct {
 	const char *name;
 	int (*run)(const struct k3_command_line *line);
 } commands[] = {
-	{ "run", k3_cmd_run },           { "plan", k3_cmd_plan },   { "doctor", k3_cmd_doctor },
-	{ "tokenize", k3_cmd_tokenize }, { "stats", k3_cmd_stats },
+	{ "run", k3_cmd_run },     { "plan", k3_cmd_plan },         { "doctor", k3_cmd_doctor },
+	{ "trace", k3_cmd_trace }, { "tokenize", k3_cmd_tokenize }, { "stats", k3_cmd_stats },
 };
 
 static int find_command(const char *word)

@@ -28,6 +28,7 @@ static const struct option_program whole = {
 		 "k3 tokenize --tok DIR (TEXT | --file F | --jsonl F | --decode IDS) [--control]\n"
 		 "k3 plan (MODEL... | --config FILE) [options]\n"
 		 "k3 doctor [MODEL...] [--trunk FILE] [--measure] [--json]\n"
+		 "k3 trace (MODEL... | --socket PATH) --ids IDS --out DIR [options]\n"
 		 "k3 stats --socket PATH\n"
 		 "k3 COMMAND --help",
 	.intro =
@@ -97,6 +98,22 @@ static const struct option_program doctor = {
 	.n_options = N_ELEMENTS(table),
 };
 
+static const struct option_program trace = {
+	.name = "k3",
+	.summary = "every layer's values of a prompt, for comparison",
+	.usage = "k3 trace MODEL... --ids IDS --out DIR [options]\n"
+		 "k3 trace --socket PATH --ids IDS --out DIR [options]",
+	.intro = "Evaluates the prompt as k3 run does and writes DIR/trace.f32, a safetensors file "
+		 "of layers.L.attn_in, attn_out, ffn_in, ffn_out and residual for every position, "
+		 "the experts chosen and their weights, and residual_last; and DIR/logits.f32, a "
+		 "row of float32 for every position. tests/compare says where two such dumps, or a "
+		 "dump and a reference, depart first.",
+	.epilog = "examples:\n"
+		  "  k3 trace deploy/demo --ids 66,1085 --out /tmp/values\n\n" EXIT_CODES,
+	.options = table,
+	.n_options = N_ELEMENTS(table),
+};
+
 static const struct option_program tokenize = {
 	.name = "k3",
 	.summary = "text to token ids and back",
@@ -124,11 +141,8 @@ const struct option_program *k3_option_program(const char *command)
 	static const struct {
 		const char *name;
 		const struct option_program *program;
-	} commands[] = { { "run", &run },
-			 { "plan", &plan },
-			 { "doctor", &doctor },
-			 { "tokenize", &tokenize },
-			 { "stats", &stats } };
+	} commands[] = { { "run", &run },     { "plan", &plan },         { "doctor", &doctor },
+			 { "trace", &trace }, { "tokenize", &tokenize }, { "stats", &stats } };
 
 	if (!command)
 		return &whole;

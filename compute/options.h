@@ -38,5 +38,6 @@ double k3_option_cache_gb(const struct k3_command_line *line);
 int k3_cmd_doctor(const struct k3_command_line *line);
 int k3_cmd_plan(const struct k3_command_line *line);
 int k3_cmd_run(const struct k3_command_line *line);
+int k3_cmd_trace(const struct k3_command_line *line);
 int k3_cmd_tokenize(const struct k3_command_line *line);
 int k3_cmd_stats(const struct k3_command_line *line);

@@ -14,10 +14,12 @@ static int attention(struct k3_engine *e, uint32_t layer, struct err *err)
 	k3_mix(e, s->attn_mix, s->vector[ROLE_INPUT_NORM]);
 	if (layer % e->config->block_size == 0)
 		k3_snapshot(e);
+	k3_show(e, K3_VALUE_attn_in, layer, s->x);
 	k3_input_set(&in, s->x, e->n_rows, e->config->hidden_size, s->packed_x);
 	r = (e->config->is_mla[layer] ? k3_layer_mla : k3_layer_kda)(e, layer, &in, err);
 	if (r < 0)
 		return r;
+	k3_show(e, K3_VALUE_attn_out, layer, s->out);
 	k3_residual_add(e, layer);
 	timeline_span(e->timeline, "attention", begin, NULL, 0);
 	return 0;
@@ -31,11 +33,13 @@ static int feed_forward(struct k3_engine *e, uint32_t layer, struct err *err)
 	int r;
 
 	k3_mix(e, s->mlp_mix, s->vector[ROLE_POST_NORM]);
+	k3_show(e, K3_VALUE_ffn_in, layer, s->x);
 	k3_input_set(&in, s->x, e->n_rows, e->config->hidden_size, s->packed_x);
 	r = (config_layer_is_moe(e->config, layer) ? k3_layer_moe : k3_layer_dense)(e, layer, &in,
 										    err);
 	if (r < 0)
 		return r;
+	k3_show(e, K3_VALUE_ffn_out, layer, s->out);
 	k3_residual_add(e, layer);
 	timeline_span(e->timeline, "feed-forward", begin, NULL, 0);
 	return 0;
@@ -54,8 +58,7 @@ static int run_layers(struct k3_engine *e, struct err *err)
 		if (r < 0)
 			return r;
 		timeline_span(e->timeline, "layer", begin, "layer", layer);
-		if (e->on_residual)
-			e->on_residual(e->residual_data, layer, k3_residual(e), e->n_rows);
+		k3_show(e, K3_VALUE_residual, layer, k3_residual(e));
 	}
 	return 0;
 }

@@ -17,11 +17,15 @@ struct watch {
 	float *weights;
 };
 
-static void see_residual(void *data, uint32_t layer, const float *p, uint32_t n_rows)
+static void see_residual(void *data, enum k3_value value, uint32_t layer, uint32_t position,
+			 const float *p, uint32_t n_rows)
 {
 	struct watch *w = data;
 	size_t hidden = w->config->hidden_size;
 
+	(void)position; /* rows come in order: the last one stays */
+	if (value != K3_VALUE_residual)
+		return;
 	for (size_t i = 0; i < hidden; i++)
 		w->residual[layer * hidden + i] = p[(n_rows - 1) * hidden + i];
 }
@@ -78,8 +82,7 @@ static void open_oracle(struct oracle *o, const char *dir)
 		.weights =
 			calloc((size_t)o->f.config->n_layers * o->f.config->top_k, sizeof(float)),
 	};
-	o->f.engine->on_residual = see_residual;
-	o->f.engine->residual_data = &o->watch;
+	k3_engine_on_value(o->f.engine, see_residual, &o->watch);
 	k3_engine_on_routing(o->f.engine, see_routing, &o->watch);
 }
 
