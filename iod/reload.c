@@ -32,6 +32,20 @@ static int apply_tuning(struct iod_daemon *d, const struct iod_options *o, char 
 	return 0;
 }
 
+static int apply_allow_group(struct iod_daemon *d, const struct iod_options *o, char *said,
+			     size_t size, struct err *err)
+{
+	struct iod_access fresh;
+	int r = iod_access_init(&fresh, &o->allow_group, err);
+
+	if (r < 0)
+		return r; /* not here: iod_reload has asked before anything changes */
+	if (memcmp(&fresh, &d->access, sizeof(fresh)) != 0)
+		(void)snprintf(said, size, "allow-group for new connections");
+	d->access = fresh;
+	return 0;
+}
+
 static int apply_io_timeout(struct iod_daemon *d, const struct iod_options *o, char *said,
 			    size_t size, struct err *err)
 {
@@ -72,6 +86,7 @@ static const struct {
 		     struct err *err);
 } changeable[] = {
 	{ " queue-depth chunk profile ", apply_tuning },
+	{ " allow-group ", apply_allow_group },
 	{ " io-timeout ", apply_io_timeout },
 	{ " lease-limit ", apply_lease_limit },
 	{ " verbose ", apply_verbose },
@@ -136,12 +151,15 @@ static void log_result(const char *changes, const char *fixed)
 void iod_reload(struct iod_daemon *d)
 {
 	char changes[WORDS_MAX] = "", fixed[WORDS_MAX] = "";
+	struct iod_access groups;
 	struct iod_options o;
 	struct err err = { 0 };
 	int r;
 
 	iod_notify_reloading();
 	r = iod_options_parse(&o, d->argc, d->argv, &err);
+	if (r == 0)
+		r = iod_access_init(&groups, &o.allow_group, &err);
 	if (r == 0)
 		r = apply_all(d, &o, changes, &err);
 	if (r == 0) {

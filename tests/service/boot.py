@@ -169,6 +169,37 @@ def job(s):
     check_tokens(m, "/var/lib/k3-run/story/run.json", g)
 
 
+def reload(s):
+    """New depths and groups at once, with a client running; nonsense changes nothing."""
+    m = s.machine
+    old = main_pid(m)
+    runs = long_runs(s)
+    conf = "model = /srv/models/demo\nallow-group = k3\n"
+    m.write("etc/k3/iod.conf", conf + "allow-group = mallory\nqueue-depth = 32\n")
+    m.run("systemctl", "reload", "k3-iod")
+    told = "MESSAGE_ID=099c6ad445ab4720a345bf9bd1f6111d"
+    wait_until(lambda: len(m.journal(told)) == 1, "a line RELOADED in the journal")
+    text = m.journal(told)[0]["MESSAGE"]
+    check("32" in text and "allow-group" in text, f"the line is {text}")
+    m.run("chmod", "666", SOCKET)
+    check_run(m, "mallory")
+    m.write("etc/k3/iod.conf", conf + "queue-depth = many\n")
+    m.run("systemctl", "reload", "k3-iod")
+    wait_until(lambda: len(m.journal(told)) == 2, "a second line")
+    line = m.journal(told)[1]
+    check("queue-depth" in line["MESSAGE"] and line["PRIORITY"] == "3", f"the line is {line['MESSAGE']}")
+    check_run(m, "mallory")
+    m.write("etc/k3/iod.conf", conf + "queue-depth = 8\n")
+    m.run("systemctl", "reload", "k3-iod")
+    wait_until(lambda: len(m.journal(told)) == 3, "a third line")
+    r = m.run(*run_k3(), user="mallory", check=False)
+    check(r.returncode == 1 and "--allow-group" in r.stderr, f"{r.returncode}\n{r.stderr}")
+    m.run("chmod", "660", SOCKET)
+    check(all(p.poll() is None for p, _ in runs), "the runs were over before the reloads: the step shows nothing")
+    check_long_runs(s, runs)
+    check_equal(main_pid(m), old, "the daemon's pid")
+
+
 def watchdog(s):
     """A stuck loop is noticed and the daemon started again; then it serves."""
     m = s.machine
@@ -259,7 +290,7 @@ def purge(s):
     check_equal(sorted(left - accounts), [], "left behind")
 
 
-STEPS = [packages, boot, install, unconfigured, activation, refused, job, watchdog, killed, upgrade, remove, purge]
+STEPS = [packages, boot, install, unconfigured, activation, refused, job, reload, watchdog, killed, upgrade, remove, purge]
 
 
 def main():
