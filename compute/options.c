@@ -29,7 +29,7 @@ static const struct option_program whole = {
 		 "k3 plan (MODEL... | --config FILE) [options]\n"
 		 "k3 doctor [MODEL...] [--trunk FILE] [--measure] [--json]\n"
 		 "k3 trace (MODEL... | --socket PATH) --ids IDS --out DIR [options]\n"
-		 "k3 stats --socket PATH\n"
+		 "k3 stats --socket PATH [--watch [SECONDS]] [--json]\n"
 		 "k3 COMMAND --help",
 	.intro =
 		"k3 computes; k3-iod reads. k3 opens no weight file: a daemon hands it the weights "
@@ -128,9 +128,12 @@ static const struct option_program tokenize = {
 
 static const struct option_program stats = {
 	.name = "k3",
-	.summary = "the counters of a running k3-iod",
-	.usage = "k3 stats --socket PATH",
-	.intro = "One counter a line: name, value, unit, meaning.",
+	.summary = "a running k3-iod from outside",
+	.usage = "k3 stats --socket PATH [--watch [SECONDS]] [--json]",
+	.intro =
+		"What the disks deliver, what is in memory, which clients there are, what share of "
+		"the bytes each has and how much of the time it waits; then the counters, one a "
+		"line: name, value, unit, meaning. Looking takes nothing from the clients.",
 	.epilog = EXIT_CODES,
 	.options = table,
 	.n_options = N_ELEMENTS(table),

@@ -196,12 +196,21 @@ static void queue(struct iod_client *c, const struct proto_message *m)
 	set_events(c);
 }
 
+static void charge(struct iod_client *c, const struct proto_message *m)
+{
+	if (m->type == PROTO_TILE_READY)
+		c->trunk_bytes += m->body.tile_ready.bytes_read;
+	else if (m->type == PROTO_EXPERT_READY)
+		c->expert_bytes += m->body.expert_ready.bytes_read;
+}
+
 void iod_client_send(struct iod_client *c, const struct proto_message *m)
 {
 	int r = PROTO_AGAIN;
 
 	if (c->state == IOD_CLIENT_DEAD)
 		return;
+	charge(c, m);
 	if (c->n_out == 0)
 		r = proto_conn_send(c->conn, m, false);
 	if (r == PROTO_AGAIN)

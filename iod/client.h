@@ -42,8 +42,11 @@ struct iod_client {
 	struct iod_sweep sweep;
 	struct iod_expert_refs experts;
 	struct iod_row_requests rows;
-	bool has_no_place; /* sweep.c: no room for its next tile in this pump */
-	char why[400];     /* DEAD: the reason; "" = it went by itself */
+	/* for those who look (view.h): what it was charged with, and how long it has waited */
+	uint64_t trunk_bytes, expert_bytes;
+	uint64_t wait_usec, waits_since; /* 0 = it does not wait */
+	bool has_no_place;               /* sweep.c: no room for its next tile in this pump */
+	char why[400];                   /* DEAD: the reason; "" = it went by itself */
 	enum err_code why_code;
 };
 

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +18,12 @@
 #include "iod/sweep.h"
 #include "iod/timeline.h"
 #include "iod/tune.h"
+#include "iod/view.h"
 #include "shared/fd.h"
 #include "shared/log.h"
 #include "shared/source_saved.h"
 
-enum { TIMER_USEC = 1000000, COMPLAINTS_A_SECOND = 10 };
+enum { TIMER_USEC = 1000000 };
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
@@ -56,6 +56,7 @@ static int on_pump(sd_event_source *source, void *data)
 	iod_experts_pump(d);
 	iod_sweep_pump(d);
 	iod_trunk_pump_pins(d->trunk);
+	iod_view_note_waits(d);
 	if (!list_is_empty(&d->clients))
 		rotate_clients(d);
 	return 0;
@@ -145,38 +146,6 @@ static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *si,
 	return 0;
 }
 
-bool iod_daemon_may_complain(struct iod_daemon *d)
-{
-	uint64_t now = 0;
-
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
-	if (now - d->complain_usec >= 1000000) {
-		if (d->n_unprinted > 0)
-			log_warning("%u more warnings were not printed", d->n_unprinted);
-		d->complain_usec = now;
-		d->n_complaints = d->n_unprinted = 0;
-	}
-	if (d->n_complaints++ >= COMPLAINTS_A_SECOND) {
-		d->n_unprinted++;
-		d->metrics.log_lines_dropped++;
-		return false;
-	}
-	return true;
-}
-
-void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...)
-{
-	char text[1600];
-	va_list ap;
-
-	if (!iod_daemon_may_complain(d))
-		return;
-	va_start(ap, fmt);
-	(void)vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	log_warning("%s", text);
-}
-
 static int add_signal(struct iod_daemon *d, int signo, sd_event_signal_handler_t handler)
 {
 	return sd_event_add_signal(d->event, NULL, signo | SD_EVENT_SIGNAL_PROCMASK, handler, d);
@@ -218,6 +187,9 @@ static int open_listener(struct iod_daemon *d, struct err *err)
 	if (r < 0)
 		return r;
 	iod_keep_take(d);
+	r = iod_scrape_open(d, err);
+	if (r < 0)
+		return r;
 	r = iod_listener_inherit(&d->listener, &d->passed, err);
 	if (r != 0)
 		return r < 0 ? r : 0;
@@ -318,6 +290,7 @@ static int set_up(struct iod_daemon *d, struct err *err)
 
 	if (r < 0)
 		return err_set(err, ERR_UNSUPPORTED, "setting up the event loop: %s", strerror(-r));
+	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &d->start_usec);
 	r = iod_tune_read(d->options, &d->tuning, err);
 	/* the socket first: a second daemon must fail before it takes memory */
 	if (r == 0)
@@ -404,6 +377,7 @@ struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 	iod_checks_close(&d->checks);
 	source_free(d->source);
 	tuning_deinit(&d->tuning);
+	iod_scrape_free(d->scrape);
 	iod_listener_deinit(&d->listener);
 	(void)sd_event_source_disable_unref(d->listen_source);
 	(void)sd_event_source_disable_unref(d->start_source);

@@ -18,6 +18,7 @@
 #include "iod/options.h"
 #include "iod/read/read.h"
 #include "iod/rows.h"
+#include "iod/scrape.h"
 #include "iod/trunk.h"
 #include "shared/attr.h"
 #include "shared/catalog.h"
@@ -44,6 +45,7 @@ struct iod_daemon {
 	struct iod_access access;
 	struct iod_passed passed;
 	struct iod_listener listener;
+	struct iod_scrape *scrape; /* NULL: nobody asked for it */
 	struct source *source;
 	struct iod_checks checks;
 	struct slab_plan plan;
@@ -67,6 +69,7 @@ struct iod_daemon {
 	sd_event_source *pump_source, *start_source, *timer_source, *listen_source;
 	bool is_change_told;  /* a file has changed, which is logged */
 	bool is_pinned_told;  /* the line "all pinned" is printed */
+	uint64_t start_usec;  /* CLOCK_MONOTONIC */
 	uint64_t status_usec; /* when the last status went out */
 	/* complaints: a few a second, the rest counted */
 	uint64_t complain_usec;
@@ -82,7 +85,3 @@ int iod_daemon_run(struct iod_daemon *d);
 
 /* Something changed: the pump runs in this turn or the next. */
 void iod_daemon_wake(struct iod_daemon *d);
-/* A warning, at most a few a second. The second form is for those that say more than a line: may
- * one be printed now? */
-void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...) PRINTF_LIKE(2, 3);
-bool iod_daemon_may_complain(struct iod_daemon *d);

@@ -6,6 +6,7 @@
 #include "iod/client.h"
 #include "iod/daemon.h"
 #include "iod/read/change.h"
+#include "iod/view.h"
 #include "shared/log.h"
 
 static void fill_welcome(struct iod_client *c, uint32_t version, struct proto_message *m)
@@ -117,6 +118,8 @@ void iod_dispatch(struct iod_client *c, struct proto_message *m)
 
 	if (m->type == PROTO_HELLO)
 		r = on_hello(c, &m->body.hello, &err);
+	else if (m->type == PROTO_VIEW)
+		r = iod_view_reply(c, &err);
 	else if (c->state == IOD_CLIENT_NEW)
 		r = err_set(&err, ERR_PROTOCOL, "%s came before HELLO", proto_name(m->type));
 	else

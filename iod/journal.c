@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "iod/client.h"
+#include "iod/daemon.h"
 #include "iod/datagram.h"
 
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
@@ -20,7 +21,7 @@ static const char *const event_ids[] = {
 #undef EVENT
 };
 
-enum { MAX_FIELDS = 5 };
+enum { MAX_FIELDS = 5, COMPLAINTS_A_SECOND = 10 };
 
 /* As the journal names our standard error: device:inode. Inherited by a program whose standard
  * error went elsewhere, the variable says nothing. */
@@ -90,4 +91,36 @@ void iod_event_log(enum log_level level, enum iod_event event, const struct iod_
 			fields[i + 1] = buf[i];
 	}
 	log_fields(level, fields, "%s", text);
+}
+
+bool iod_daemon_may_complain(struct iod_daemon *d)
+{
+	uint64_t now = 0;
+
+	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
+	if (now - d->complain_usec >= 1000000) {
+		if (d->n_unprinted > 0)
+			log_warning("%u more warnings were not printed", d->n_unprinted);
+		d->complain_usec = now;
+		d->n_complaints = d->n_unprinted = 0;
+	}
+	if (d->n_complaints++ >= COMPLAINTS_A_SECOND) {
+		d->n_unprinted++;
+		d->metrics.log_lines_dropped++;
+		return false;
+	}
+	return true;
+}
+
+void iod_daemon_complain(struct iod_daemon *d, const char *fmt, ...)
+{
+	char text[1600];
+	va_list ap;
+
+	if (!iod_daemon_may_complain(d))
+		return;
+	va_start(ap, fmt);
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	log_warning("%s", text);
 }

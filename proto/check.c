@@ -177,6 +177,20 @@ static const char *check_error(const union proto_body *b, uint32_t n_fds)
 	return NULL;
 }
 
+static const char *check_view(const union proto_body *b, uint32_t n_fds)
+{
+	(void)n_fds;
+	return b->view.reserved != 0 ? "reserved is not zero" : NULL;
+}
+
+static const char *check_view_reply(const union proto_body *b, uint32_t n_fds)
+{
+	(void)n_fds;
+	if (b->view_reply.size == 0)
+		return "size is 0";
+	return b->view_reply.reserved != 0 ? "reserved is not zero" : NULL;
+}
+
 /* A message without a row (TILE_DONE, EXPERT_DONE) has only numbers that the model bounds. */
 static rule_fn *const rules[] = {
 	[PROTO_HELLO] = check_hello,
@@ -191,6 +205,8 @@ static rule_fn *const rules[] = {
 	[PROTO_STATS] = check_stats,
 	[PROTO_STATS_REPLY] = check_stats_reply,
 	[PROTO_ERROR] = check_error,
+	[PROTO_VIEW] = check_view,
+	[PROTO_VIEW_REPLY] = check_view_reply,
 };
 
 /* Header and sizes: ret->type, body and tail are filled when they fit. */

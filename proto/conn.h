@@ -25,6 +25,8 @@ union proto_body {
 	struct wire_stats stats;
 	struct wire_stats_reply stats_reply;
 	struct wire_error error;
+	struct wire_view view;
+	struct wire_view_reply view_reply;
 };
 
 struct proto_message {

@@ -59,6 +59,8 @@ uint32_t *proto_tail_size_field(enum proto_type type, union proto_body *body)
 		return &body->row.size;
 	case PROTO_ERROR:
 		return &body->error.size;
+	case PROTO_VIEW_REPLY:
+		return &body->view_reply.size;
 	default:
 		return NULL;
 	}
@@ -74,7 +76,7 @@ size_t proto_packet_max(enum proto_direction direction)
 		if (!rows[i].name || rows[i].direction != direction)
 			continue;
 		size = sizeof(struct wire_header) + rows[i].size;
-		if (i == PROTO_ROW || i == PROTO_ERROR)
+		if (i == PROTO_ROW || i == PROTO_ERROR || i == PROTO_VIEW_REPLY)
 			size += PROTO_TAIL_MAX;
 		if (size > max)
 			max = size;

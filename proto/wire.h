@@ -11,7 +11,7 @@ enum { PROTO_VERSION_MIN = 1, PROTO_VERSION_MAX = 1 };
 enum {
 	PROTO_EXPERTS_MAX = 128,    /* ids in one EXPERTS or HINT */
 	PROTO_ROWS_MAX = 128,       /* token ids in one ROWS */
-	PROTO_TAIL_MAX = 128 << 10, /* bytes of a ROW's or ERROR's tail */
+	PROTO_TAIL_MAX = 128 << 10, /* bytes of a tail (ROW, ERROR, VIEW_REPLY) */
 	PROTO_FDS_MAX = 5,
 };
 
@@ -180,3 +180,14 @@ struct wire_error {
 	uint32_t reserved;
 };
 static_assert(sizeof(struct wire_error) == 32, "wire layout");
+
+struct wire_view {
+	uint64_t reserved;
+};
+static_assert(sizeof(struct wire_view) == 8, "wire layout");
+
+struct wire_view_reply {
+	uint32_t size; /* of the tail: a JSON object, no NUL; docs/protocol.md has its members */
+	uint32_t reserved;
+};
+static_assert(sizeof(struct wire_view_reply) == 8, "wire layout");

@@ -16,6 +16,7 @@ struct iod_queue {
 	uint32_t chunk; /* bytes of a read at most */
 	uint32_t n_in_flight;
 	uint32_t n_class[IOD_READ_CLASS_N_]; /* of them, by class */
+	uint64_t bytes[IOD_READ_CLASS_N_];   /* landed so far */
 };
 
 void iod_queue_init(struct iod_queue *q);

@@ -220,6 +220,7 @@ static void count_bytes(struct iod_reader *r, struct reader_chunk *c, uint64_t n
 {
 	c->req->bytes_read += n;
 	r->counts.bytes[c->class] += n;
+	c->queue->bytes[c->class] += n;
 }
 
 static bool may_pass(int error)
@@ -493,6 +494,22 @@ bool iod_reader_find_stalled(struct iod_reader *r, uint64_t limit_ns, struct iod
 		return true;
 	}
 	return false;
+}
+
+bool iod_reader_device(const struct iod_reader *r, uint32_t i, struct iod_reader_device *ret)
+{
+	const struct iod_queue *q = &r->queues[i];
+
+	if (i >= r->devices->n_devices)
+		return false;
+	*ret = (struct iod_reader_device){
+		.first_path = r->devices->devices[i].first_path,
+		.depth = q->depth,
+		.chunk = q->chunk,
+		.n_in_flight = q->n_in_flight,
+		.bytes = q->bytes,
+	};
+	return true;
 }
 
 const struct iod_reader_counts *iod_reader_counts(const struct iod_reader *r)

@@ -123,3 +123,11 @@ struct iod_reader_counts {
 	uint64_t bytes[IOD_READ_CLASS_N_];
 };
 const struct iod_reader_counts *iod_reader_counts(const struct iod_reader *r);
+
+/* One device: false when there are not so many. */
+struct iod_reader_device {
+	const char *first_path; /* of a file on it */
+	uint32_t depth, chunk, n_in_flight;
+	const uint64_t *bytes; /* [IOD_READ_CLASS_N_]: landed so far */
+};
+bool iod_reader_device(const struct iod_reader *r, uint32_t i, struct iod_reader_device *ret);

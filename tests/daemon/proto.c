@@ -201,6 +201,9 @@ static void counters_and_errors(void)
 	CHECK_EQ(m.body.error.a, 92);
 	CHECK_EQ(m.body.error.b, 895);
 	CHECK(m.tail_size == 6 && memcmp(m.tail, "broken", 6) == 0);
+	decode("VIEW", &p, &m);
+	decode("VIEW_REPLY", &p, &m);
+	CHECK(m.tail_size == 2 && memcmp(m.tail, "{}", 2) == 0);
 }
 
 /* One 32-bit word (64-bit ones: their low half) of a golden packet changed: what must be said. */
@@ -257,9 +260,12 @@ static const struct broken {
 	{ "STATS_REPLY", 12, 1, "reserved" },
 	{ "ERROR", 8, 0, "code" },
 	{ "ERROR", 12, 2, "class" },
-	{ "ERROR", 16, 15, "request" },
+	{ "ERROR", 16, 99, "request" },
 	{ "ERROR", 20, 2, "flags" },
 	{ "ERROR", 32, 7, "tail" },
+	{ "VIEW", 8, 1, "reserved" },
+	{ "VIEW_REPLY", 8, 3, "tail" },
+	{ "VIEW_REPLY", 12, 1, "reserved" },
 	{ "ERROR", 36, 1, "reserved" },
 	{ "ERROR", 40, 0, "NUL" },
 };

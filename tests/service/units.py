@@ -38,7 +38,7 @@ def units_of(case):
     """The units beside each other, with programs that exist here."""
     root, found = installed(case)
     folder = case.subdir("units")
-    for n in ("k3-iod.socket", "k3-iod.service", "k3-run@.service", "k3.slice"):
+    for n in ("k3-iod.socket", "k3-metrics.socket", "k3-iod.service", "k3-run@.service", "k3.slice"):
         check(n in found, f"{n} is not installed")
         text = open(found[n][0]).read()
         for program in ("k3-iod", "k3"):

@@ -1,0 +1,277 @@
+#include "iod/scrape.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <systemd/sd-daemon.h>
+#include <systemd/sd-event.h>
+
+#include "iod/daemon.h"
+#include "iod/view.h"
+#include "shared/fd.h"
+#include "shared/list.h"
+
+enum { MAX_VISITS = 8, MAX_REQUEST = 4096, VISIT_USEC = 5 * 1000000 };
+
+struct iod_scrape {
+	struct iod_daemon *daemon; /* borrowed: its owner */
+	int fd;
+	sd_event_source *source;
+	struct list visits;
+	unsigned n_visits;
+	char path[108]; /* of our own socket, unlinked at the end; "" = not ours */
+};
+
+struct visit {
+	struct list link;
+	struct iod_scrape *scrape;
+	int fd;
+	sd_event_source *io, *timer;
+	char request[MAX_REQUEST];
+	size_t n_request;
+	char *answer; /* NULL: the request is not complete */
+	size_t answer_size, n_sent;
+};
+
+static void end_visit(struct visit *v)
+{
+	list_remove(&v->link);
+	v->scrape->n_visits--;
+	/* there is room again */
+	(void)sd_event_source_set_enabled(v->scrape->source, SD_EVENT_ON);
+	(void)sd_event_source_disable_unref(v->io);
+	(void)sd_event_source_disable_unref(v->timer);
+	(void)fd_close(v->fd);
+	free(v->answer);
+	free(v);
+}
+
+static int on_time_out(sd_event_source *source, uint64_t usec, void *data)
+{
+	(void)source;
+	(void)usec;
+	end_visit(data);
+	return 0;
+}
+
+/* The first line decides: GET /metrics, or GET / for who does not know the way. */
+static bool is_our_get(const char *request)
+{
+	return strncmp(request, "GET / ", 6) == 0 || strncmp(request, "GET /metrics ", 13) == 0 ||
+	       strncmp(request, "GET /metrics?", 13) == 0;
+}
+
+static int make_answer(struct visit *v)
+{
+	bool is_good = is_our_get(v->request);
+	size_t size = 0;
+	CLEANUP(freep)
+	char *body = is_good ? iod_view_exposition(v->scrape->daemon, &size)
+			     : strdup("GET /metrics is all there is\n");
+	int n;
+
+	if (!body)
+		return -ENOMEM;
+	if (!is_good)
+		size = strlen(body);
+	n = asprintf(&v->answer,
+		     "HTTP/1.0 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+		     "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+		     is_good ? "200 OK" : "404 Not Found", size, body);
+	if (n < 0) {
+		v->answer = NULL;
+		return -ENOMEM;
+	}
+	v->answer_size = (size_t)n;
+	return sd_event_source_set_io_events(v->io, EPOLLOUT);
+}
+
+/* > 0 the visit goes on. */
+static int read_request(struct visit *v)
+{
+	size_t room = sizeof(v->request) - 1 - v->n_request;
+	ssize_t n = recv(v->fd, v->request + v->n_request, room, MSG_DONTWAIT);
+
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? 1 : -errno;
+	if (n == 0)
+		return 0;
+	v->n_request += (size_t)n;
+	v->request[v->n_request] = '\0';
+	if (!strstr(v->request, "\r\n\r\n") && !strstr(v->request, "\n\n"))
+		return v->n_request < sizeof(v->request) - 1;
+	return make_answer(v) < 0 ? -ENOMEM : 1;
+}
+
+static int write_answer(struct visit *v)
+{
+	ssize_t n = send(v->fd, v->answer + v->n_sent, v->answer_size - v->n_sent,
+			 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? 1 : -errno;
+	v->n_sent += (size_t)n;
+	if (v->n_sent < v->answer_size)
+		return 1;
+	/* the end is a shutdown: closing with bytes of the visitor unread would look like a reset
+	 */
+	(void)shutdown(v->fd, SHUT_WR);
+	return 0;
+}
+
+static int on_visit(sd_event_source *source, int fd, uint32_t revents, void *data)
+{
+	struct visit *v = data;
+
+	(void)source;
+	(void)fd;
+	(void)revents;
+	if ((v->answer ? write_answer(v) : read_request(v)) <= 0)
+		end_visit(v);
+	return 0;
+}
+
+static int let_in(struct iod_scrape *s, int fd)
+{
+	struct visit *v = calloc(1, sizeof(*v));
+	int r;
+
+	if (!v) {
+		(void)fd_close(fd);
+		return -ENOMEM;
+	}
+	v->scrape = s;
+	v->fd = fd;
+	list_init(&v->link);
+	list_push_tail(&s->visits, &v->link);
+	s->n_visits++;
+	r = sd_event_add_io(s->daemon->event, &v->io, fd, EPOLLIN, on_visit, v);
+	if (r >= 0)
+		r = sd_event_add_time_relative(s->daemon->event, &v->timer, CLOCK_MONOTONIC,
+					       VISIT_USEC, 0, on_time_out, v);
+	if (r < 0)
+		end_visit(v);
+	return r;
+}
+
+static int on_connect(sd_event_source *source, int fd, uint32_t revents, void *data)
+{
+	struct iod_scrape *s = data;
+	int conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	(void)revents;
+	if (conn >= 0)
+		(void)let_in(s, conn);
+	/* full, or no descriptors: those that come now wait until a visit ends, or the next second
+	 */
+	if (s->n_visits >= MAX_VISITS)
+		(void)sd_event_source_set_enabled(source, SD_EVENT_OFF);
+	return 0;
+}
+
+static int adopt(struct iod_scrape **ret, struct iod_daemon *d, int fd, struct err *err)
+{
+	struct iod_scrape *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s) {
+		(void)fd_close(fd);
+		return err_set(err, ERR_NO_MEMORY, "no memory for the metrics socket");
+	}
+	s->daemon = d;
+	s->fd = fd;
+	list_init(&s->visits);
+	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0) {
+		(void)iod_scrape_free(s);
+		return err_set(err, ERR_SOCKET,
+			       "the socket called metrics is no listening stream socket "
+			       "(ListenStream=)");
+	}
+	(void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	r = sd_event_add_io(d->event, &s->source, fd, EPOLLIN, on_connect, s);
+	if (r < 0) {
+		(void)iod_scrape_free(s);
+		return err_set(err, ERR_SOCKET, "the metrics socket: %s", strerror(-r));
+	}
+	*ret = s;
+	return 0;
+}
+
+/* Replace a socket that nobody serves. Two daemons cannot meet here: each has the lock of its
+ * clients' socket, and whoever answers at path is left alone. */
+static int clear_path(const struct sockaddr_un *addr, struct err *err)
+{
+	CLEANUP(fd_closep) int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct stat st;
+
+	if (lstat(addr->sun_path, &st) < 0)
+		return 0;
+	if (!S_ISSOCK(st.st_mode))
+		return err_set(err, ERR_SOCKET, "--metrics %s is there and no socket",
+			       addr->sun_path);
+	if (connect(probe, (const struct sockaddr *)addr, sizeof(*addr)) == 0)
+		return err_set(err, ERR_SOCKET, "--metrics %s is served by another program",
+			       addr->sun_path);
+	(void)unlink(addr->sun_path);
+	return 0;
+}
+
+static int bind_path(struct iod_scrape **ret, struct iod_daemon *d, const char *path,
+		     struct err *err)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	CLEANUP(fd_closep) int fd = -1;
+	int r;
+
+	if (path[0] == '\0' || strlen(path) >= sizeof(addr.sun_path))
+		return err_set(err, ERR_SOCKET, "--metrics: a path has 1 to %zu bytes",
+			       sizeof(addr.sun_path) - 1);
+	memcpy(addr.sun_path, path, strlen(path) + 1);
+	r = clear_path(&addr, err);
+	if (r < 0)
+		return r;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || bind(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0 ||
+	    listen(fd, SOMAXCONN) < 0)
+		return err_set(err, ERR_SOCKET, "--metrics %s: %s", path, strerror(errno));
+	(void)chmod(path, 0660);
+	r = adopt(ret, d, TAKE_FD(fd), err);
+	if (r == 0)
+		memcpy((*ret)->path, addr.sun_path, sizeof((*ret)->path));
+	return r;
+}
+
+int iod_scrape_open(struct iod_daemon *d, struct err *err)
+{
+	int fd = iod_passed_take(&d->passed, "metrics", NULL);
+
+	if (fd >= 0)
+		return adopt(&d->scrape, d, fd, err);
+	if (!d->options->metrics)
+		return 0;
+	return bind_path(&d->scrape, d, d->options->metrics, err);
+}
+
+struct iod_scrape *iod_scrape_free(struct iod_scrape *s)
+{
+	struct list *at, *next;
+
+	if (!s)
+		return NULL;
+	list_foreach_safe (at, next, &s->visits)
+		end_visit(list_entry(at, struct visit, link));
+	(void)sd_event_source_disable_unref(s->source);
+	if (s->path[0] != '\0')
+		(void)unlink(s->path);
+	(void)fd_close(s->fd);
+	free(s);
+	return NULL;
+}
