@@ -12,6 +12,7 @@
 #include "iod/checks.h"
 #include "iod/experts.h"
 #include "iod/handout.h"
+#include "iod/journal.h"
 #include "iod/keep.h"
 #include "iod/listener.h"
 #include "iod/metrics.h"

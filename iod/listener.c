@@ -166,6 +166,7 @@ void iod_listener_turn_away(const struct iod_listener *l, const struct err *err)
 
 	if (l->fd < 0 || !is_final)
 		return;
+	(void)fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
 	while ((fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
 		CLEANUP(proto_conn_freep) struct proto_conn *conn = NULL;
 		struct proto_message m;

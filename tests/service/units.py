@@ -120,7 +120,8 @@ def configuration(case):
     check_equal(live, [], "settings that are on in the example")
     settings = re.findall(r"^#([a-z-]+ = .+)$", text, re.M)
     check(len(settings) >= 6, f"only {settings}")
-    wanted = [x for x in settings if not x.startswith("allow-group")] + ["allow-group = 0"]
+    wanted = [x for x in settings if not x.startswith(("allow-group", "metrics"))]
+    wanted += ["allow-group = 0", "metrics = " + case.path("metrics")]
     conf = case.path("iod.conf")
     open(conf, "w").write("\n".join(wanted) + "\n")
     r = case.exec("k3-iod", "--conf", conf, "--socket", case.path("s"))
