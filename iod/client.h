@@ -11,6 +11,7 @@
 #include <systemd/sd-event.h>
 
 #include "iod/experts.h"
+#include "iod/ride.h"
 #include "iod/rows.h"
 #include "iod/sweep.h"
 #include "proto/conn.h"
@@ -40,6 +41,7 @@ struct iod_client {
 	uint64_t since_usec; /* connected, or since when out has not moved */
 	uint64_t heard_usec; /* when its last message came */
 	struct iod_sweep sweep;
+	struct iod_ride ride;
 	struct iod_expert_refs experts;
 	struct iod_row_requests rows;
 	/* for those who look (view.h): what it was charged with, and how long it has waited */

@@ -315,6 +315,8 @@ static int set_up(struct iod_daemon *d, struct err *err)
 	if (r == 0)
 		r = iod_experts_new(&d->experts, d, iod_policy_find(d->options->policy));
 	if (r == 0)
+		r = iod_rides_init(d);
+	if (r == 0)
 		r = iod_rows_new(&d->rows, d);
 	if (r == 0)
 		r = iod_keep_start(d);
@@ -366,6 +368,7 @@ struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 		iod_rows_end(c);
 		iod_client_free(c);
 	}
+	iod_rides_deinit(d);
 	iod_rows_free(d->rows);
 	iod_experts_free(d->experts);
 	iod_recorder_free(d->recorder);

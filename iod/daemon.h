@@ -18,6 +18,7 @@
 #include "iod/metrics.h"
 #include "iod/options.h"
 #include "iod/read/read.h"
+#include "iod/ride.h"
 #include "iod/rows.h"
 #include "iod/scrape.h"
 #include "iod/trunk.h"
@@ -56,6 +57,7 @@ struct iod_daemon {
 	struct tuning tuning; /* of the reader's devices */
 	struct iod_reader *reader;
 	struct iod_metrics metrics;
+	struct iod_rides rides;
 	struct iod_experts *experts;
 	struct iod_rows *rows;
 	struct iod_timeline *timeline; /* NULL: off */

@@ -41,21 +41,32 @@ static uint64_t distance_of(const struct iod_sweep *s, uint32_t tile)
 	return s->is_again ? (uint64_t)p + s->length - s->cursor : UINT64_MAX;
 }
 
+/* Looking for a place on behalf of reader. */
+struct placing {
+	struct iod_client *reader;
+	struct iod_client *blocker; /* rides behind, and has before it what cannot go; or NULL */
+};
+
 static struct iod_ring_cost cost_of(void *data, const struct iod_tile *tile)
 {
-	struct iod_daemon *d = data;
+	struct placing *placing = data;
 	struct iod_ring_cost cost = { .distance = UINT64_MAX, .last_use = tile->last_use };
-	const struct list *at;
+	struct list *at;
 
 	cost.may_evict = tile->state == SLAB_READY && tile->n_leases == 0;
 	if (!cost.may_evict)
 		return cost;
-	list_foreach (at, &d->clients) {
-		const struct iod_client *c = list_entry(at, struct iod_client, link);
+	list_foreach (at, &placing->reader->daemon->clients) {
+		struct iod_client *c = list_entry(at, struct iod_client, link);
 		uint64_t distance = distance_of(&c->sweep, tile->index);
 
 		if (distance == UINT64_MAX)
 			continue;
+		if (distance < c->ride.n_kept) {
+			placing->blocker = c;
+			cost.may_evict = false;
+			return cost;
+		}
 		distance += c->sweep.n_leases;
 		if (distance < cost.distance)
 			cost.distance = distance;
@@ -111,6 +122,8 @@ int iod_sweep_begin(struct iod_client *c, const struct wire_sweep *m, struct err
 					      : s->n_body + (m->first_tile - head_first);
 	s->ahead = s->cursor;
 	s->is_active = true;
+	if (m->first_tile == 0)
+		iod_ride_begin(c);
 	/* what failed before is tried again */
 	for (uint32_t i = 0; i < t->n_tiles; i++)
 		t->tiles[i].error = 0;
@@ -177,6 +190,8 @@ static void send_tile(struct iod_client *c, struct iod_tile *tile, uint32_t flag
 		.offset = tile->offset,
 		.bytes_read = tile->uncharged,
 	};
+	if (flags == 0 && tile->uncharged == 0)
+		c->daemon->metrics.tiles_shared++;
 	tile->uncharged = 0;
 	c->daemon->metrics.tiles_served++;
 	iod_client_send(c, &m);
@@ -210,6 +225,8 @@ static void give(struct iod_client *c)
 	uint32_t window = iod_quota_tile_window(c->daemon);
 
 	tell_pinned(c);
+	if (c->ride.is_held)
+		return;
 	while (s->cursor < s->length && is_sweeping(c) && !iod_client_is_full(c)) {
 		struct iod_tile *tile = &t->tiles[tile_at(s, s->cursor)];
 
@@ -240,7 +257,7 @@ static bool find_missing(struct iod_client *c)
 	struct iod_trunk *t = c->daemon->trunk;
 	struct iod_sweep *s = &c->sweep;
 	/* not the same tile twice */
-	uint32_t end = s->is_again ? s->cursor + s->length : s->length;
+	uint32_t end = s->is_again && !c->ride.stops_at_wrap ? s->cursor + s->length : s->length;
 
 	for (; s->ahead < end; s->ahead++) {
 		struct iod_tile *tile = &t->tiles[tile_at(s, s->ahead)];
@@ -259,6 +276,7 @@ static bool read_missing(struct iod_client *c)
 	struct iod_daemon *d = c->daemon;
 	struct iod_sweep *s = &c->sweep;
 	struct iod_tile *tile = &d->trunk->tiles[tile_at(s, s->ahead)];
+	struct placing placing = { .reader = c };
 	struct iod_ring_want want = {
 		.off = d->plan.ring_off,
 		.room = d->plan.ring_size,
@@ -266,7 +284,7 @@ static bool read_missing(struct iod_client *c)
 		.size = tile->size,
 		.min_distance = urgency(s),
 		.cost = cost_of,
-		.data = d,
+		.data = &placing,
 	};
 	uint64_t place;
 
@@ -274,8 +292,12 @@ static bool read_missing(struct iod_client *c)
 		iod_trunk_load_pinned(d->trunk, tile);
 		return true;
 	}
-	if (!iod_ring_find(&d->trunk->ring, &want, &place))
+	iod_rides_mark_kept(c);
+	if (!iod_ring_find(&d->trunk->ring, &want, &place)) {
+		if (placing.blocker && urgency(s) == 0)
+			iod_ride_blocks(placing.blocker);
 		return false;
+	}
 	iod_trunk_load_at(d->trunk, tile, place);
 	return true;
 }
@@ -289,7 +311,7 @@ static struct iod_client *choose_client(struct iod_daemon *d)
 	list_foreach (at, &d->clients) {
 		struct iod_client *c = list_entry(at, struct iod_client, link);
 
-		if (!is_sweeping(c) || c->has_no_place || !find_missing(c))
+		if (!is_sweeping(c) || c->ride.is_held || c->has_no_place || !find_missing(c))
 			continue;
 		if (!best || urgency(&c->sweep) < urgency(&best->sweep))
 			best = c;
@@ -297,7 +319,7 @@ static struct iod_client *choose_client(struct iod_daemon *d)
 	return best;
 }
 
-void iod_sweep_pump(struct iod_daemon *d)
+static void pump(struct iod_daemon *d)
 {
 	struct iod_client *c;
 	struct list *at;
@@ -311,4 +333,12 @@ void iod_sweep_pump(struct iod_daemon *d)
 	while (d->trunk->wanted_size < READ_AHEAD && (c = choose_client(d)) != NULL)
 		if (!read_missing(c))
 			c->has_no_place = true;
+}
+
+void iod_sweep_pump(struct iod_daemon *d)
+{
+	iod_rides_look(d);
+	pump(d);
+	if (iod_rides_settle(d))
+		iod_daemon_wake(d);
 }
