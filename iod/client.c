@@ -148,6 +148,8 @@ int iod_client_new(struct iod_daemon *d, int fd)
 	list_init(&c->link);
 	list_init(&c->out);
 	list_init(&c->rows.requests);
+	c->tile_window = iod_quota_tile_window(d);
+	c->max_hints = d->quota.hints;
 	r = proto_conn_new(&c->conn, fd, PROTO_D2C);
 	if (r == 0)
 		r = iod_expert_refs_init(c, iod_quota_expert_window(d));

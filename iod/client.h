@@ -43,6 +43,7 @@ struct iod_client {
 	struct iod_sweep sweep;
 	struct iod_ride ride;
 	struct iod_expert_refs experts;
+	uint32_t tile_window, max_hints; /* what it was promised when it came */
 	struct iod_row_requests rows;
 	/* for those who look (view.h): what it was charged with, and how long it has waited */
 	uint64_t trunk_bytes, expert_bytes;

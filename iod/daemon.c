@@ -337,6 +337,7 @@ int iod_daemon_new(struct iod_daemon **ret, const struct iod_options *options, s
 	d->options = options;
 	d->io_timeout = options->io_timeout;
 	d->lease_limit = options->lease_limit;
+	iod_quota_set(&d->quota, options);
 	d->is_verbose = options->verbose;
 	list_init(&d->clients);
 	iod_listener_init(&d->listener);

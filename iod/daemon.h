@@ -45,6 +45,7 @@ struct iod_daemon {
 	bool is_verbose;
 	sd_event *event;
 	struct iod_access access;
+	struct iod_quota quota;
 	struct iod_passed passed;
 	struct iod_listener listener;
 	struct iod_scrape *scrape; /* NULL: nobody asked for it */

@@ -25,8 +25,8 @@ static void fill_welcome(struct iod_client *c, uint32_t version, struct proto_me
 	w->slots_size = d->plan.slots_size;
 	w->daemon_private_size = d->plan.daemon_private_size;
 	w->n_slots = d->plan.n_slots;
-	w->tile_window = iod_quota_tile_window(d);
-	w->expert_window = iod_quota_expert_window(d);
+	w->tile_window = c->tile_window;
+	w->expert_window = c->experts.window;
 	w->client = c->number;
 	strncpy(w->backend, iod_reader_describe_short(d->reader), sizeof(w->backend) - 1);
 	m->fds[m->n_fds++] = h->slab_fd;

@@ -79,11 +79,11 @@ void iod_needs_hint(struct iod_client *c, const struct wire_experts *m)
 
 	static_assert((int)PROTO_EXPERTS_MAX <= (int)IOD_QUOTA_HINTS, "a HINT fits");
 	forget_hints(c);
-	memcpy(e->hints, m->ids, m->n * sizeof(*m->ids));
 	e->hints_layer = m->layer;
-	e->n_hints = m->n;
+	e->n_hints = m->n < c->max_hints ? m->n : c->max_hints;
 	e->next_hint = 0;
-	for (uint32_t i = 0; i < m->n; i++)
+	memcpy(e->hints, m->ids, e->n_hints * sizeof(*m->ids));
+	for (uint32_t i = 0; i < e->n_hints; i++)
 		iod_need_of(c->daemon->experts, m->layer, m->ids[i])->hinted++;
 }
 

@@ -13,6 +13,16 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
+void iod_quota_set(struct iod_quota *q, const struct iod_options *o)
+{
+	*q = (struct iod_quota){
+		.clients = (uint32_t)o->max_clients,
+		.tiles = (uint32_t)o->client_tiles,
+		.experts = (uint32_t)o->client_experts,
+		.hints = (uint32_t)o->client_hints,
+	};
+}
+
 /* With a slot for every expert, or every tile pinned, there is nothing to promise. */
 static bool slots_are_scarce(const struct iod_daemon *d)
 {
@@ -36,9 +46,9 @@ int iod_quota_admit(const struct iod_daemon *d, struct err *err)
 {
 	uint32_t n = d->n_open + 1;
 
-	if (n > IOD_QUOTA_CLIENTS)
+	if (n > d->quota.clients)
 		return err_set(err, ERR_BUSY, "the daemon serves at most %u clients at once",
-			       IOD_QUOTA_CLIENTS);
+			       d->quota.clients);
 	if (n == 1)
 		return 0;
 	if (n > most_clients(d))
@@ -96,14 +106,14 @@ bool iod_quota_may_hint(const struct iod_daemon *d)
 
 uint32_t iod_quota_tile_window(const struct iod_daemon *d)
 {
-	uint32_t n = min_u32(IOD_QUOTA_TILES, d->plan.n_tiles);
+	uint32_t n = min_u32(d->quota.tiles, d->plan.n_tiles);
 
 	return n < IOD_PROMISED_TILES ? IOD_PROMISED_TILES : n;
 }
 
 uint32_t iod_quota_expert_window(const struct iod_daemon *d)
 {
-	uint32_t n = min_u32(IOD_QUOTA_EXPERTS, d->plan.n_slots);
+	uint32_t n = min_u32(d->quota.experts, d->plan.n_slots);
 
 	return n < IOD_PROMISED_EXPERTS ? IOD_PROMISED_EXPERTS : n;
 }

@@ -27,10 +27,18 @@ enum {
 	IOD_QUOTA_STALL_SECONDS = 120, /* messages wait and the client takes none */
 };
 
+/* What --max-clients and --client-* allow, within the limits above. A reload sets them for clients
+ * that come; who is there keeps what WELCOME has promised. */
+struct iod_quota {
+	uint32_t clients, tiles, experts, hints;
+};
+
+struct iod_options;
 struct iod_daemon;
 struct iod_client;
 struct iod_tile;
 
+void iod_quota_set(struct iod_quota *q, const struct iod_options *o);
 /* May one more client be promised its least? ERR_BUSY with the reason. */
 int iod_quota_admit(const struct iod_daemon *d, struct err *err);
 /* May c lease this READY tile of the ring as well? */

@@ -57,6 +57,22 @@ static int apply_io_timeout(struct iod_daemon *d, const struct iod_options *o, c
 	return 0;
 }
 
+static int apply_quota(struct iod_daemon *d, const struct iod_options *o, char *said, size_t size,
+		       struct err *err)
+{
+	struct iod_quota fresh;
+
+	(void)err;
+	iod_quota_set(&fresh, o);
+	if (memcmp(&fresh, &d->quota, sizeof(fresh)) != 0)
+		(void)snprintf(said, size,
+			       "for new clients: max-clients %u, client-tiles %u, client-experts "
+			       "%u, client-hints %u",
+			       fresh.clients, fresh.tiles, fresh.experts, fresh.hints);
+	d->quota = fresh;
+	return 0;
+}
+
 static int apply_lease_limit(struct iod_daemon *d, const struct iod_options *o, char *said,
 			     size_t size, struct err *err)
 {
@@ -88,6 +104,7 @@ static const struct {
 	{ " queue-depth chunk profile ", apply_tuning },
 	{ " allow-group ", apply_allow_group },
 	{ " io-timeout ", apply_io_timeout },
+	{ " max-clients client-tiles client-experts client-hints ", apply_quota },
 	{ " lease-limit ", apply_lease_limit },
 	{ " verbose ", apply_verbose },
 };

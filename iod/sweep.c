@@ -222,7 +222,7 @@ static void give(struct iod_client *c)
 {
 	struct iod_trunk *t = c->daemon->trunk;
 	struct iod_sweep *s = &c->sweep;
-	uint32_t window = iod_quota_tile_window(c->daemon);
+	uint32_t window = c->tile_window;
 
 	tell_pinned(c);
 	if (c->ride.is_held)

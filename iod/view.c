@@ -218,9 +218,15 @@ static json_t *picture_of(struct iod_daemon *d)
 int iod_view_reply(struct iod_client *c, struct err *err)
 {
 	struct proto_message m = { .type = PROTO_VIEW_REPLY };
-	json_t *picture = picture_of(c->daemon);
-	char *text = picture ? json_dumps(picture, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+	json_t *picture;
+	char *text;
 
+	/* pictures are large: none is kept for who does not take the messages before it */
+	if (c->n_out > 0)
+		return err_set(err, ERR_PROTOCOL, "VIEW came while %u messages wait to be taken",
+			       c->n_out);
+	picture = picture_of(c->daemon);
+	text = picture ? json_dumps(picture, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 	json_decref(picture);
 	if (!text)
 		return err_set(err, ERR_NO_MEMORY, "no memory for a picture of the daemon");

@@ -3,6 +3,7 @@ shares nothing with the daemon."""
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -168,5 +169,33 @@ def view(case):
     check_equal(d.stop(), 0, "exit code")
 
 
+def quotas(case):
+    """Shares by option: what WELCOME promises, one client too many, and a reload for those that come."""
+    conf = case.path("iod.conf")
+    text = "client-tiles = 4\nclient-experts = 8\nmax-clients = {}\n"
+    open(conf, "w").write(text.format(2))
+    d = Daemon(case, DEMO, "--conf", conf)
+    busy = [r[1] for r in k3test.table("shared/err.def", "ERR") if r[0] == "BUSY"][0]
+    with Wire(d.socket) as a, Wire(d.socket) as b, Wire(d.socket) as c:
+        for w in (a, b):
+            w.hello()
+            check_equal((w.welcome["tile_window"], w.welcome["expert_window"]), (4, 8), "windows")
+        try:
+            c.hello()
+            raise k3test.Failure("a third client was let in")
+        except k3test.Failure as e:
+            check("at most 2 clients" in str(e), str(e))
+            check("ERROR" in str(e) and int(busy) == 12, "not the code that is worth asking again")
+        open(conf, "w").write(text.format(3).replace("= 4", "= 5"))
+        d.messages.clear()
+        d.process.send_signal(signal.SIGHUP)
+        d.wait_notify(lambda x: x == "READY=1")
+        with Wire(d.socket) as e:
+            e.hello()
+            check_equal((e.welcome["tile_window"], e.welcome["expert_window"]), (5, 8), "windows after the reload")
+        check("max-clients 3" in d.log(), d.log())
+    check_equal(d.stop(), 0, "exit code")
+
+
 if __name__ == "__main__":
-    k3test.main([parser, prometheus, visitors, view])
+    k3test.main([parser, prometheus, visitors, view, quotas])
