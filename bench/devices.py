@@ -185,7 +185,7 @@ def small_model(a):
                           ((a.scratch, "one"), (a.scratch, "first"), (a.scratch2, "second")))
     for d in (one, first, second):
         shutil.rmtree(d, ignore_errors=True)
-    subprocess.run([a.store, "synth", one, "--layers", "6", "--hidden", "1024", "--experts", "64", "--expert", "512",
+    subprocess.run([a.store, "synth", one, "--layers", "7", "--hidden", "1024", "--experts", "64", "--expert", "512",
                     "--latent", "1024", "--dense", "4096", "--vocab", "4096"], check=True, stderr=subprocess.DEVNULL)
     os.mkdir(first)
     os.mkdir(second)
