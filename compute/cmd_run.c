@@ -22,7 +22,6 @@
 #include "compute/options.h"
 #include "compute/preset.h"
 #include "compute/prompt.h"
-#include "compute/rates.h"
 #include "compute/report.h"
 #include "compute/run.h"
 #include "compute/run_check.h"
@@ -445,24 +444,6 @@ static void say_batch_summary(const struct run *r)
 		 (double)c->expert_bytes_read / 1e9, r->report.backend);
 }
 
-/* The roofline is worth a moment of measuring where a run took many. */
-#define MEASURE_AFTER_SECONDS 10.0
-
-static void say_report(struct run *r)
-{
-	struct k3_summary s;
-	double seconds = 0;
-
-	for (size_t i = 0; i < r->report.n_steps; i++)
-		seconds += r->report.steps[i].seconds;
-	if (r->report.n_steps == 0)
-		return;
-	if (seconds >= MEASURE_AFTER_SECONDS)
-		r->report.memory_rate = k3_rate_memory((unsigned)r->o->threads);
-	k3_summary_make(&r->report, r->report.memory_rate, &s);
-	k3_summary_print(&s, &r->report, stderr);
-}
-
 static void say_summary(const struct run *r)
 {
 	const struct k3_report *p = &r->report;
@@ -584,7 +565,7 @@ int k3_run(const struct k3_command_line *line, const char *trace_dir)
 	else
 		say_summary(r);
 	if (e == 0 && !r->o->batch_file)
-		say_report(r);
+		k3_summary_say(&r->report, (unsigned)r->o->threads, stderr);
 	exit_code = exit_code_of(r, e, &err);
 	write_report(r, &exit_code);
 	run_free(r);

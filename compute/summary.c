@@ -2,6 +2,10 @@
 
 #include <inttypes.h>
 
+#include "compute/rates.h"
+
+/* The roofline is worth a moment of measuring where a run took many. */
+#define MEASURE_AFTER_SECONDS 10.0
 /* Waiting less than this share of the time, the disk is not what binds. */
 #define WAIT_MATTERS 0.2
 /* Above this share of the memory's rate the kernels have nothing left to gain. */
@@ -134,4 +138,19 @@ json_t *k3_summary_json(const struct k3_summary *s)
 						     : json_null());
 	(void)json_object_set_new(o, "advice", json_string(s->advice));
 	return o;
+}
+
+void k3_summary_say(struct k3_report *r, unsigned n_threads, FILE *out)
+{
+	struct k3_summary s;
+	double seconds = 0;
+
+	for (size_t i = 0; i < r->n_steps; i++)
+		seconds += r->steps[i].seconds;
+	if (r->n_steps == 0)
+		return;
+	if (seconds >= MEASURE_AFTER_SECONDS)
+		r->memory_rate = k3_rate_memory(n_threads);
+	k3_summary_make(r, r->memory_rate, &s);
+	k3_summary_print(&s, r, out);
 }

@@ -28,3 +28,5 @@ struct k3_summary {
 void k3_summary_make(const struct k3_report *r, double memory_rate, struct k3_summary *ret);
 void k3_summary_print(const struct k3_summary *s, const struct k3_report *r, FILE *out);
 json_t *k3_summary_json(const struct k3_summary *s);
+/* Print the summary of a run that has ended; measures memory after a long one. */
+void k3_summary_say(struct k3_report *r, unsigned n_threads, FILE *out);
