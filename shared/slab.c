@@ -259,7 +259,7 @@ int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 		return r;
 	}
 	use_header(s, &h);
-	(void)snprintf(s->huge_note, sizeof(s->huge_note), "kept from the daemon before");
+	(void)snprintf(s->huge_note, sizeof(s->huge_note), "pages of the daemon before");
 	*ret = TAKE(s);
 	return 0;
 }

@@ -143,7 +143,7 @@ class Throttle:
     in flight for seconds."""
 
     def __init__(self, rate):
-        self.dir = f"/sys/fs/cgroup/blkio/k3-test-{os.getpid()}"
+        self.dir = f"/sys/fs/cgroup/blkio/k3-test-{os.getpid()}-{id(self)}"
         disk = os.stat("/var/tmp").st_dev
         self.device = f"{os.major(disk)}:{os.minor(disk)}"
         try:
