@@ -107,21 +107,22 @@ static void show_clients(const json_t *now, const json_t *before, double seconds
 
 		all += grown(o, had, "trunk_bytes_read") + grown(o, had, "expert_bytes_read");
 	}
-	(void)fprintf(out, "%-8s %-16s %8s %8s %14s %6s %8s %7s %7s\n", "client", "name", "pid",
-		      "user", "tile", "tiles", "experts", "share", "waits");
+	(void)fprintf(out, "%-8s %-16s %8s %8s %14s %-7s %6s %8s %7s %7s\n", "client", "name",
+		      "pid", "user", "tile", "sweep", "tiles", "experts", "share", "waits");
 	json_array_foreach(json_object_get(now, "clients"), i, o)
 	{
 		const json_t *had = find_same(old, "number", o);
 		double bytes =
 			grown(o, had, "trunk_bytes_read") + grown(o, had, "expert_bytes_read");
 
-		(void)fprintf(out,
-			      "%-8.0f %-16.16s %8.0f %8.0f %6.0f of %4.0f %6.0f %8.0f %5.0f %% "
-			      "%5.0f %%\n",
-			      number(o, "number"), text(o, "name"), number(o, "pid"),
-			      number(o, "uid"), number(o, "position"), number(o, "length"),
-			      number(o, "tile_leases"), number(o, "experts_held"),
-			      percent(bytes, all), percent(grown(o, had, "wait_seconds"), seconds));
+		(void)fprintf(
+			out,
+			"%-8.0f %-16.16s %8.0f %8.0f %6.0f of %4.0f %-7s %6.0f %8.0f %5.0f %% "
+			"%5.0f %%\n",
+			number(o, "number"), text(o, "name"), number(o, "pid"), number(o, "uid"),
+			number(o, "position"), number(o, "length"), text(o, "sharing"),
+			number(o, "tile_leases"), number(o, "experts_held"), percent(bytes, all),
+			percent(grown(o, had, "wait_seconds"), seconds));
 	}
 }
 

@@ -287,6 +287,16 @@ enum iod_ride_state iod_ride_state(const struct iod_client *c)
 	return c->daemon->rides.window > 0 && has_company(c) ? IOD_RIDE_RIDING : IOD_RIDE_ALONE;
 }
 
+const char *iod_ride_state_name(const struct iod_client *c)
+{
+	static const char *const names[] = { [IOD_RIDE_NONE] = "none",
+					     [IOD_RIDE_ALONE] = "alone",
+					     [IOD_RIDE_RIDING] = "riding",
+					     [IOD_RIDE_HELD] = "held" };
+
+	return names[iod_ride_state(c)];
+}
+
 /* ---- beginning and end ----------------------------------------------------------------------- */
 
 int iod_rides_init(struct iod_daemon *d)

@@ -61,3 +61,5 @@ void iod_ride_blocks(struct iod_client *q);
 bool iod_rides_settle(struct iod_daemon *d);
 
 enum iod_ride_state iod_ride_state(const struct iod_client *c);
+/* "riding", "held", "alone"; "none" outside a sweep. */
+const char *iod_ride_state_name(const struct iod_client *c);

@@ -178,14 +178,15 @@ static json_t *client_of(const struct iod_client *c, uint64_t now)
 {
 	const struct iod_sweep *s = &c->sweep;
 
-	return json_pack("{s:i, s:s, s:I, s:I, s:b, s:i, s:i, s:i, s:i, s:I, s:I, s:i, s:f, s:b}",
-			 "number", c->number, "name", c->name, "pid", (json_int_t)c->pid, "uid",
-			 (json_int_t)c->uid, "sweeps", s->is_active, "position", s->cursor,
-			 "length", s->length, "tile_leases", s->n_leases, "experts_held",
-			 c->experts.n_held, "trunk_bytes_read", (json_int_t)c->trunk_bytes,
-			 "expert_bytes_read", (json_int_t)c->expert_bytes, "messages_waiting",
-			 c->n_out, "wait_seconds", wait_seconds(c, now), "waits",
-			 c->waits_since > 0);
+	return json_pack(
+		"{s:i, s:s, s:I, s:I, s:b, s:i, s:i, s:s, s:f, s:i, s:i, s:I, s:I, s:i, s:f, s:b}",
+		"number", c->number, "name", c->name, "pid", (json_int_t)c->pid, "uid",
+		(json_int_t)c->uid, "sweeps", s->is_active, "position", s->cursor, "length",
+		s->length, "sharing", iod_ride_state_name(c), "held_seconds",
+		(double)c->ride.held_usec / 1e6, "tile_leases", s->n_leases, "experts_held",
+		c->experts.n_held, "trunk_bytes_read", (json_int_t)c->trunk_bytes,
+		"expert_bytes_read", (json_int_t)c->expert_bytes, "messages_waiting", c->n_out,
+		"wait_seconds", wait_seconds(c, now), "waits", c->waits_since > 0);
 }
 
 static json_t *clients_of(const struct iod_daemon *d)
