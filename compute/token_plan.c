@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #include "shared/attr.h"
+#include "shared/slab.h"
 
 /* Weights computed on a second as a share of the plain read rate: decoding on the slice takes 1.32
  * times the plain read of its bytes (bench/step.py). */
@@ -45,7 +46,8 @@ static double look_up(const struct point *points, size_t n, double at)
 	return points[n - 1].value;
 }
 
-/* Never below what chance gives, slots / experts; beyond the recorded sizes on a line to 1. */
+/* Never below what chance gives, slots / experts; beyond the recorded sizes on a line to 1. The
+ * least slots are always in the hands of what is being read and computed. */
 static double estimate_hits(double slots, double sweep, double n_experts)
 {
 	const struct point *last = &hits[N_ELEMENTS(hits) - 1];
@@ -53,6 +55,7 @@ static double estimate_hits(double slots, double sweep, double n_experts)
 
 	if (sweep <= 0 || slots >= n_experts)
 		return 1;
+	slots = fmax(0, slots - SLAB_LEAST_SLOTS);
 	share = look_up(hits, N_ELEMENTS(hits), slots / sweep);
 	most = n_experts / sweep;
 	if (slots / sweep > last->at && most > last->at)
