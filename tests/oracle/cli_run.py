@@ -238,18 +238,6 @@ def file_size_limit(case):
     check("File too large" in r.err, f"the sentence\n{r}")
 
 
-def daemon_killed(case):
-    """A private daemon that is killed: exit 1, and the sentence says that it was a signal."""
-    log = case.path("log")
-    p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "4000", stdout=open(case.path("text"), "wb"), stderr=open(log, "wb"))
-    k3test.wait_until(lambda: os.path.getsize(case.path("text")) > 0, "text")
-    child = open(f"/proc/{p.pid}/task/{p.pid}/children").read().split()
-    check_equal(len(child), 1, "children of k3")
-    os.kill(int(child[0]), signal.SIGKILL)
-    check_equal(p.wait(60), 1, "exit code after the daemon was killed")
-    check("Killed" in open(log).read().splitlines()[-1], f"the sentence\n{open(log).read()}")
-
-
 def closed_descriptors(case):
     """A closed standard descriptor is not taken by a socket or a file: no text goes astray."""
     want = case.k3(DEMO, prompt=FIRST["prompt"], gen=3).run["logits_digest"]
@@ -308,5 +296,5 @@ def killed(case):
 if __name__ == "__main__":
     k3test.main([report_fields, summary_adds_up, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
                  prompts_are_checked, options_that_mean_nothing, nobody_at_the_socket, no_daemon_program, presets, recompute,
-                 trace, layers, with_a_daemon, unwritable_report, standard_input, file_size_limit, daemon_killed,
+                 trace, layers, with_a_daemon, unwritable_report, standard_input, file_size_limit,
                  closed_descriptors, full_output, interrupted, interrupted_prompt, killed])
