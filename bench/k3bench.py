@@ -42,7 +42,7 @@ def json_of(argv, accept=(0,)):
     done = subprocess.run(argv, capture_output=True, text=True)
     if done.returncode not in accept:
         sys.exit(f"{' '.join(argv)}\nexit {done.returncode}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) if done.stdout else {"memory": {"fits": False}}
 
 
 def plan(a, *args):

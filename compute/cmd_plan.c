@@ -103,7 +103,8 @@ static int plan(const struct k3_command_line *line, struct k3_plan *p, struct er
 	if (r < 0)
 		return r;
 	r = make(line, &config, &rates, p, err);
-	if (p->memory.total > 0 && (r == 0 || err->code == ERR_BUDGET))
+	/* refused for another reason than the sum: there is no plan to show */
+	if (r == 0 || (err->code == ERR_BUDGET && p->memory.total > p->memory.limit))
 		show(p, line->options.json);
 	return r;
 }
