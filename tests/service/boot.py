@@ -75,7 +75,7 @@ def newer(deb, into):
     control = os.path.join(work, "DEBIAN", "control")
     text = re.sub(r"^(Version: \S+)$", r"\1+later", open(control).read(), flags=re.M)
     open(control, "w").write(re.sub(r"\(= ([^)]+)\)", r"(= \1+later)", text))
-    subprocess.run(["dpkg-deb", "-b", "--root-owner-group", work, into], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["dpkg-deb", "-Znone", "-b", "--root-owner-group", work, into], check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(work)
 
 
