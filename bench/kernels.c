@@ -4,9 +4,9 @@
  * machine wanders, so the ratios of medians mean something and the rates little; the ratio of the
  * best ones says what there would be without neighbours.
  *
- *   bench_kernels [--threads N] [--isa NAME] [--rounds N] [--quick]
+ *   bench_kernels [--threads N] [--isa NAME] [--rounds N] [--quick | --peak]
  *
- * --quick: the two products of the weights alone, few rounds.
+ * --quick: the two products of the weights alone, few rounds. --peak: the FMA peak alone.
  *
  * FMA peak: the higher of an AVX2 and an AVX-512 loop with twelve accumulators, on all threads at
  * once, as the kernel runs; beside it the share of the peak of the kernel's own width, which is
@@ -428,6 +428,18 @@ static void bench_isa(enum kern_isa isa, size_t rounds, bool is_quick)
 		bench_ops(&kern, rounds);
 }
 
+static void print_peak(size_t rounds)
+{
+	static double peak[ROUNDS_MAX];
+
+	for (size_t i = 0; i < rounds; i++) {
+		double narrow = measure_peak(KERN_ISA_AVX2), wide = measure_peak(KERN_ISA_AVX512);
+
+		peak[i] = wide > narrow ? wide : narrow;
+	}
+	(void)printf("FMA peak %.1f GMAC/s\n", median(peak, rounds));
+}
+
 static int init(unsigned threads)
 {
 	struct err err = { 0 };
@@ -458,7 +470,7 @@ int main(int argc, char **argv)
 {
 	unsigned threads = 0;
 	size_t rounds = 25;
-	bool is_quick = false;
+	bool is_quick = false, is_peak = false;
 	int only = -1;
 
 	for (int i = 1; i < argc; i++) {
@@ -467,6 +479,10 @@ int main(int argc, char **argv)
 		if (strcmp(argv[i], "--quick") == 0) {
 			is_quick = true;
 			rounds = 9;
+			continue;
+		}
+		if (strcmp(argv[i], "--peak") == 0) {
+			is_peak = true;
 			continue;
 		}
 		if (strcmp(argv[i], "--threads") == 0)
@@ -482,7 +498,9 @@ int main(int argc, char **argv)
 	if (rounds < 1 || rounds > ROUNDS_MAX || init(threads) < 0)
 		return 2;
 	(void)printf("%u threads\n", n_threads);
-	for (int isa = 0; isa < KERN_ISA_N_; isa++) {
+	if (is_peak)
+		print_peak(rounds);
+	for (int isa = 0; isa < KERN_ISA_N_ && !is_peak; isa++) {
 		if ((only < 0 ? !is_quick || isa != KERN_ISA_REF : only == isa) &&
 		    kern_isa_is_available((enum kern_isa)isa))
 			bench_isa((enum kern_isa)isa, rounds, is_quick);

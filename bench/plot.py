@@ -69,3 +69,18 @@ def write_svg(path, title, x_label, y_label, all_series):
                    f'<text x="{WIDTH - RIGHT + 27}" y="{TOP + 9 + 18 * i}">{html.escape(name)}</text>')
     with open(path, "w") as f:
         f.write("\n".join(out) + "\n</svg>\n")
+
+
+def write_bars(path, title, unit, bars):
+    """A horizontal bar for each (name, value)."""
+    height, longest = TOP + 30 * len(bars) + 20, max(v for _, v in bars) or 1
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
+           '<rect width="100%" height="100%" fill="white"/>',
+           f'<text x="20" y="22" font-size="15">{html.escape(title)}</text>']
+    for i, (name, value) in enumerate(bars):
+        y, width = TOP + 30 * i, value / longest * (WIDTH - 320)
+        out.append(f'<text x="20" y="{y + 15}">{html.escape(name)}</text>'
+                   f'<rect x="150" y="{y}" width="{width:.1f}" height="20" fill="{COLOURS[i % len(COLOURS)]}"/>'
+                   f'<text x="{156 + width:.1f}" y="{y + 15}">{value:.4g} {html.escape(unit)}</text>')
+    with open(path, "w") as f:
+        f.write("\n".join(out) + "\n</svg>\n")

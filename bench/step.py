@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
-"""Decoding with everything resident against reading the same bytes from memory.
+"""A step with everything resident against what this machine can do, and where its time goes.
 
-A decode step touches every byte of the trunk and of the experts it routes to, once; it cannot be
+Decoding: a step touches every byte of the trunk and of the experts it routes to, once; it cannot be
 faster than a plain read of them. Prints seconds a token / (bytes touched / memory-read rate), the
 rate measured before and after with as many threads on the same memory pages: 1.0 is the machine.
 
-    bench/step.py MODEL --build DIR [--threads N] [--gen N]
+Prefill: a chunk of --prompt rows does rows x MACs of a token; prints that rate as a share of the FMA
+peak of as many threads.
+
+By operation, from the timeline of the decode steps: tiles (products with weights of the trunk, the
+head and the latent attention), experts, waiting, and what is none of these.
+
+    bench/step.py MODEL --build DIR [--threads N] [--gen N] [--prompt N] [--json FILE] [--svg FILE]
 """
 import argparse
 import json
@@ -16,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 
+import plot
 from overlap import busy_share
 
 EXPERT_MARK = ".block_sparse_moe.experts."
@@ -29,11 +36,11 @@ def headers(model):
                 yield from json.loads(f.read(size)).items()
 
 
-def bytes_touched(model):
-    """Trunk and head once, top_k experts in each layer that has any; of the embedding a row."""
+def work_of_token(model):
+    """(bytes, MACs): trunk and head once, top_k experts in each layer that has any; of the embedding a row."""
     config = json.load(open(os.path.join(model, "config.json")))
     config = config.get("text_config", config)
-    trunk, expert, layers = 0, 0, set()
+    trunk, expert, macs, expert_macs, layers = 0, 0, 0, 0, set()
     for name, tensor in headers(model):
         if name == "__metadata__" or "language_model" not in name:
             continue
@@ -45,10 +52,12 @@ def bytes_touched(model):
             layers.add(where)
             if rest.startswith("0.") and len(layers) == 1:
                 expert += size
+                expert_macs += 2 * size if "packed" in name else 0
         else:
             trunk += size
+            macs += size // 2 if len(tensor["shape"]) == 2 and "lm_head" not in name else 0
     top_k = config.get("num_experts_per_token", config.get("num_experts_per_tok"))
-    return trunk + top_k * expert * len(layers)
+    return trunk + top_k * expert * len(layers), macs + top_k * expert_macs * len(layers)
 
 
 def memory_rate(build, threads):
@@ -57,13 +66,87 @@ def memory_rate(build, threads):
     return dict(zip(out[::2], map(float, out[1::2])))
 
 
+def fma_peak(build, threads):
+    """MACs a second of all threads together."""
+    out = subprocess.run([f"{build}/bench/bench_kernels", "--peak", "--rounds", "15", "--threads", str(threads)],
+                         check=True, capture_output=True, text=True).stdout
+    return float(out.split("FMA peak")[1].split()[0]) * 1e9
+
+
 def run_k3(build, model, arguments):
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        command = [f"{build}/compute/k3", "run", model, "--out", out.name] + arguments
+    with tempfile.TemporaryDirectory() as d:
+        out, line = os.path.join(d, "run.json"), os.path.join(d, "timeline.json")
+        command = [f"{build}/compute/k3", "run", model, "--out", out, "--timeline", line] + arguments
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}\nexit {done.returncode}: {done.stderr[-2000:]}")
-        return json.load(open(out.name))
+        return json.load(open(out)), json.load(open(line))
+
+
+def by_operation(events, wanted):
+    """Seconds of the median step of each kind of span, over the steps with these numbers."""
+    pid = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "k3")
+    spans = [e for e in events if e["ph"] == "X" and e["pid"] == pid]
+    steps = [e for e in spans if e["name"] == "step" and e["args"]["step"] in wanted]
+    parts = {"tile": "tiles", "expert": "experts"}
+    seconds = {name: [] for name in ("tiles", "experts", "waiting", "other", "step")}
+    for s in steps:
+        inside = [e for e in spans if s["ts"] <= e["ts"] and e["ts"] + e["dur"] <= s["ts"] + s["dur"] + 0.001]
+        sums = dict.fromkeys(("tiles", "experts", "waiting"), 0)
+        for e in inside:
+            part = parts.get(e["name"]) or ("waiting" if e["name"].startswith("wait") else None)
+            if part:
+                sums[part] += e["dur"]
+        for part, us in sums.items():
+            seconds[part].append(us / 1e6)
+        seconds["step"].append(s["dur"] / 1e6)
+        seconds["other"].append((s["dur"] - sum(sums.values())) / 1e6)
+    return {name: statistics.median(v) for name, v in seconds.items()}
+
+
+def measure(a):
+    touched, macs = work_of_token(a.model)
+    common = ["--threads", str(a.threads), "--trunk-gb", "1000", "--cache-gb", "1000"] + (["--isa", a.isa] if a.isa else [])
+    result = {"busy": busy_share(), "bytes_a_token": touched, "macs_a_token": macs, "threads": a.threads}
+    before, peak = memory_rate(a.build, a.threads), fma_peak(a.build, a.threads)
+    # The first chunk brings (nearly) all experts in, the second is measured, then tokens one by one.
+    prompt = ",".join(str(3 + 37 * i % 2000) for i in range(2 * a.prompt))
+    report, events = run_k3(a.build, a.model, ["--ids", prompt, "--prefill-rows", str(a.prompt), "--gen", str(a.gen)] + common)
+    after = memory_rate(a.build, a.threads)
+    result["memory_read"] = {k: (before[k] + after[k]) / 2 for k in before}
+    result["fma_peak"] = (peak + fma_peak(a.build, a.threads)) / 2
+    result["kernels"] = report["kernels"]
+    still = [i for i, s in enumerate(report["steps"]) if i > 0 and s["trunk_bytes_read"] == 0 and s["expert_bytes_read"] == 0]
+    decode = [i for i in still if i > 1]
+    if len(decode) < 3:
+        sys.exit(f"only {len(decode)} decode steps read nothing: the model is not resident")
+    result["decode"] = sorted(report["steps"][i]["seconds"] for i in decode)
+    result["decode_seconds"] = statistics.median(result["decode"])
+    result["decode_of_roofline"] = {k: touched / r / result["decode_seconds"] for k, r in result["memory_read"].items()}
+    if 1 in still:
+        result["prefill_seconds_a_token"] = report["steps"][1]["seconds"] / a.prompt
+        result["prefill_of_fma_peak"] = macs / result["prefill_seconds_a_token"] / result["fma_peak"]
+    result["operations"] = by_operation(events, set(decode))
+    return result
+
+
+def show(r):
+    print(f"busy with other work    {r['busy']:.2f} of the processors")
+    print(f"a token                 {r['bytes_a_token']} bytes, {r['macs_a_token'] / 1e9:.2f} GMAC")
+    print(f"kernels                 {', '.join(r['kernels'])}; {r['threads']} threads")
+    print(f"decode                  {r['decode_seconds']:.4f} s a token (median of {len(r['decode'])}, "
+          f"{r['decode'][0]:.4f} to {r['decode'][-1]:.4f})")
+    for pages, rate in r["memory_read"].items():
+        print(f"  memory read, {pages + ' pages':12s} {rate / 1e9:.2f} GB/s: {r['bytes_a_token'] / rate:.4f} s, "
+              f"decode runs at {r['decode_of_roofline'][pages]:.2f} of it")
+    if "prefill_of_fma_peak" in r:
+        print(f"prefill                 {r['prefill_seconds_a_token']:.4f} s a token, "
+              f"{r['prefill_of_fma_peak']:.2f} of the FMA peak, {r['fma_peak'] / 1e9:.1f} GMAC/s")
+    else:
+        print("prefill                 not measured: the second chunk still read experts")
+    whole = r["operations"]["step"]
+    for name in ("tiles", "experts", "waiting", "other"):
+        print(f"  {name:21s} {r['operations'][name]:.4f} s, {100 * r['operations'][name] / whole:.1f} % of a decode step")
 
 
 def main():
@@ -72,32 +155,20 @@ def main():
     p.add_argument("--build", required=True, help="meson's build directory")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--gen", type=int, default=12)
+    p.add_argument("--prompt", type=int, default=128, help="rows of a prompt chunk")
     p.add_argument("--isa", default=None)
+    p.add_argument("--json", help="write the same there")
+    p.add_argument("--svg", help="draw the operations there")
     a = p.parse_args()
-    touched = bytes_touched(a.model)
-    print(f"busy with other work    {busy_share():.2f} of the processors", flush=True)
-    before = memory_rate(a.build, a.threads)
-    # A prompt long enough to bring (nearly) all experts in.
-    prompt = ",".join(str(3 + 37 * i % 2000) for i in range(64))
-    report = run_k3(a.build, a.model,
-                    ["--ids", prompt, "--gen", str(a.gen), "--threads", str(a.threads),
-                     "--trunk-gb", "1000", "--cache-gb", "1000"]
-                    + (["--isa", a.isa] if a.isa else []))
-    after = memory_rate(a.build, a.threads)
-    steps = [s for s in report["steps"][1:]
-             if s["trunk_bytes_read"] == 0 and s["expert_bytes_read"] == 0]
-    if len(steps) < 3:
-        sys.exit(f"only {len(steps)} decode steps read nothing: the model is not resident")
-    seconds = statistics.median(s["seconds"] for s in steps)
-    print(f"bytes touched a token   {touched}")
-    print(f"kernels                 {', '.join(report['kernels'])}")
-    print(f"seconds a token         {seconds:.4f} (median of {len(steps)}, "
-          f"{min(s['seconds'] for s in steps):.4f} to {max(s['seconds'] for s in steps):.4f})")
-    for pages in ("huge", "small"):
-        rate = (before[pages] + after[pages]) / 2
-        print(f"memory read, {pages + ' pages':12s} {rate / 1e9:.2f} GB/s "
-              f"({before[pages] / 1e9:.2f} before, {after[pages] / 1e9:.2f} after): "
-              f"{touched / rate:.4f} s, ratio {seconds / (touched / rate):.2f}")
+    result = measure(a)
+    show(result)
+    if a.json:
+        json.dump(result, open(a.json, "w"), indent=1)
+    if a.svg:
+        ops = result["operations"]
+        plot.write_bars(a.svg, f"a decode step, {result['threads']} threads", "seconds",
+                        [(n, ops[n]) for n in ("tiles", "experts", "waiting", "other")]
+                        + [("a plain read", result["bytes_a_token"] / result["memory_read"]["huge"])])
 
 
 if __name__ == "__main__":

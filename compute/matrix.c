@@ -38,6 +38,7 @@ int k3_each_tile(struct k3_engine *e, const struct k3_matrix *m, k3_tile_fn *fn,
 	for (uint32_t i = m->first_tile; i < m->first_tile + m->n_tiles; i++) {
 		const struct catalog_part *part = &cat->parts[cat->tiles[i].first_part];
 		struct k3_tile tile;
+		uint64_t begin;
 
 		do {
 			struct k3_weights w = {
@@ -54,7 +55,9 @@ int k3_each_tile(struct k3_engine *e, const struct k3_matrix *m, k3_tile_fn *fn,
 			if (r < 0)
 				return r;
 			w.bytes = tile.base + part->offset;
+			begin = timeline_now(e->timeline);
 			fn(e, &w, data);
+			timeline_span(e->timeline, "tile", begin, "tile", i);
 			r = k3_iod_tile_done(e->iod, &tile, err);
 			if (r < 0)
 				return r;
