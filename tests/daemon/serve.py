@@ -563,6 +563,7 @@ def no_descriptors(case):
     d = Daemon(case, k3test.oracle("tiny"), "--trunk-gb", "1", "--cache-gb", "0")
     soft, hard = resource.prlimit(d.pid, resource.RLIMIT_NOFILE)
     with View(d.socket) as v:
+        v.stats()  # whatever it opened to start is closed again
         fds = set(map(int, os.listdir(f"/proc/{d.pid}/fd")))
         used = min(set(range(len(fds) + 1)) - fds)  # the number that the next one would get
         resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (used, hard))
