@@ -25,6 +25,7 @@ import tempfile
 import plot
 from overlap import busy_share
 
+N_CHUNKS = 3  # of the prompt
 EXPERT_MARK = ".block_sparse_moe.experts."
 
 
@@ -83,17 +84,34 @@ def run_k3(build, model, arguments):
         return json.load(open(out)), json.load(open(line))
 
 
+def k3_spans(events):
+    pid = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "k3")
+    return [e for e in events if e["ph"] == "X" and e["pid"] == pid]
+
+
+def inside(spans, begin, end):
+    return [e for e in spans if begin <= e["ts"] and e["ts"] + e["dur"] <= end + 0.001]
+
+
+def last_chunk(events, rows):
+    """Of the last chunk of the prompt, from its embedding to the end of the step: seconds a row, share of waiting."""
+    spans = k3_spans(events)
+    step = next(e for e in spans if e["name"] == "step")
+    begin = max(e["ts"] for e in inside(spans, step["ts"], step["ts"] + step["dur"]) if e["name"] == "embedding")
+    us = step["ts"] + step["dur"] - begin
+    waits = sum(e["dur"] for e in inside(spans, begin, begin + us) if e["name"].startswith("wait"))
+    return us / 1e6 / rows, waits / us
+
+
 def by_operation(events, wanted):
     """Seconds of the median step of each kind of span, over the steps with these numbers."""
-    pid = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "k3")
-    spans = [e for e in events if e["ph"] == "X" and e["pid"] == pid]
+    spans = k3_spans(events)
     steps = [e for e in spans if e["name"] == "step" and e["args"]["step"] in wanted]
     parts = {"tile": "tiles", "expert": "experts"}
     seconds = {name: [] for name in ("tiles", "experts", "waiting", "other", "step")}
     for s in steps:
-        inside = [e for e in spans if s["ts"] <= e["ts"] and e["ts"] + e["dur"] <= s["ts"] + s["dur"] + 0.001]
         sums = dict.fromkeys(("tiles", "experts", "waiting"), 0)
-        for e in inside:
+        for e in inside(spans, s["ts"], s["ts"] + s["dur"]):
             part = parts.get(e["name"]) or ("waiting" if e["name"].startswith("wait") else None)
             if part:
                 sums[part] += e["dur"]
@@ -109,23 +127,21 @@ def measure(a):
     common = ["--threads", str(a.threads), "--trunk-gb", "1000", "--cache-gb", "1000"] + (["--isa", a.isa] if a.isa else [])
     result = {"busy": busy_share(), "bytes_a_token": touched, "macs_a_token": macs, "threads": a.threads}
     before, peak = memory_rate(a.build, a.threads), fma_peak(a.build, a.threads)
-    # The first chunk brings (nearly) all experts in, the second is measured, then tokens one by one.
-    prompt = ",".join(str(3 + 37 * i % 2000) for i in range(2 * a.prompt))
+    # The first chunks bring (nearly) all experts in, the last is measured, then tokens one by one.
+    prompt = ",".join(str(3 + 37 * i % 2000) for i in range(N_CHUNKS * a.prompt))
     report, events = run_k3(a.build, a.model, ["--ids", prompt, "--prefill-rows", str(a.prompt), "--gen", str(a.gen)] + common)
     after = memory_rate(a.build, a.threads)
     result["memory_read"] = {k: (before[k] + after[k]) / 2 for k in before}
     result["fma_peak"] = (peak + fma_peak(a.build, a.threads)) / 2
     result["kernels"] = report["kernels"]
-    still = [i for i, s in enumerate(report["steps"]) if i > 0 and s["trunk_bytes_read"] == 0 and s["expert_bytes_read"] == 0]
-    decode = [i for i in still if i > 1]
+    decode = [i for i, s in enumerate(report["steps"]) if i > 0 and s["trunk_bytes_read"] == 0 and s["expert_bytes_read"] == 0]
     if len(decode) < 3:
         sys.exit(f"only {len(decode)} decode steps read nothing: the model is not resident")
     result["decode"] = sorted(report["steps"][i]["seconds"] for i in decode)
     result["decode_seconds"] = statistics.median(result["decode"])
     result["decode_of_roofline"] = {k: touched / r / result["decode_seconds"] for k, r in result["memory_read"].items()}
-    if 1 in still:
-        result["prefill_seconds_a_token"] = report["steps"][1]["seconds"] / a.prompt
-        result["prefill_of_fma_peak"] = macs / result["prefill_seconds_a_token"] / result["fma_peak"]
+    result["prefill_seconds_a_token"], result["prefill_waiting"] = last_chunk(events, a.prompt)
+    result["prefill_of_fma_peak"] = macs / result["prefill_seconds_a_token"] / result["fma_peak"]
     result["operations"] = by_operation(events, set(decode))
     return result
 
@@ -139,11 +155,9 @@ def show(r):
     for pages, rate in r["memory_read"].items():
         print(f"  memory read, {pages + ' pages':12s} {rate / 1e9:.2f} GB/s: {r['bytes_a_token'] / rate:.4f} s, "
               f"decode runs at {r['decode_of_roofline'][pages]:.2f} of it")
-    if "prefill_of_fma_peak" in r:
-        print(f"prefill                 {r['prefill_seconds_a_token']:.4f} s a token, "
-              f"{r['prefill_of_fma_peak']:.2f} of the FMA peak, {r['fma_peak'] / 1e9:.1f} GMAC/s")
-    else:
-        print("prefill                 not measured: the second chunk still read experts")
+    print(f"prefill                 {r['prefill_seconds_a_token']:.4f} s a token, "
+          f"{r['prefill_of_fma_peak']:.2f} of the FMA peak, {r['fma_peak'] / 1e9:.1f} GMAC/s; "
+          f"{100 * r['prefill_waiting']:.1f} % of it waiting")
     whole = r["operations"]["step"]
     for name in ("tiles", "experts", "waiting", "other"):
         print(f"  {name:21s} {r['operations'][name]:.4f} s, {100 * r['operations'][name] / whole:.1f} % of a decode step")
