@@ -222,7 +222,7 @@ static const struct {
 	{ offsetof(struct slab_header, slot_size), 4097, 8, "slot_size" },
 	{ offsetof(struct slab_header, slot_size), 1ull << 62, 8, "slot_size" },
 	{ offsetof(struct slab_header, reserved), 1, 8, "reserved" },
-	{ offsetof(struct slab_header, reserved) + 24, 1, 8, "reserved" },
+	{ offsetof(struct slab_header, reserved) + 8, 1, 8, "reserved" },
 };
 
 static void header_wrong(void)
