@@ -4,7 +4,7 @@
     experts     cold experts through daemon and socket, 16 in flight, to fio's random reads
     trunk       a sweep with nothing pinned, every page touched, to fio's sequential reads
     two disks   experts spread over two devices of an injected rate, to all on one
-    striped     the same for the sweep of a trunk file in two parts, where k3-store can write one
+    striped     a sweep of a trunk in two files on them, to one of a trunk file
     cpu         core-seconds of the daemon per GB in the first two
 
 fio reads the same files in the same run: a grid of block sizes and depths first, then its best point in
@@ -219,18 +219,40 @@ def two_disks(a):
             shutil.rmtree(d, ignore_errors=True)
 
 
+def striped(a):
+    """Half of the tiles of a sweep lie on each device."""
+    one, first, second = small_model(a)
+    whole, set_of = [os.path.join(one, "trunk")], [os.path.join(d, "trunk") for d in (first, second)]
+    ratios = []
+    try:
+        for outs in (whole, set_of):
+            subprocess.run([a.store, "pack", one, *outs, "--tile", "1M", "--no-sums", "--quiet"], check=True)
+        for _ in range(a.rounds):
+            rates = []
+            for outs in (whole, set_of):
+                args = [w for o in outs for w in ("--trunk", o)]
+                with Iod(a.build, [one], "--trunk-gb", "0", "--cache-gb", "0", *args, fault=f"slow={RATE}") as iod:
+                    rates.append(read_trunk(iod)[0])
+            ratios.append(rates[1] / rates[0])
+            print(f"  one file {rates[0]:.3f} GB/s, two {rates[1]:.3f} GB/s", flush=True)
+        say("striped", ratios, 1.9)
+    finally:
+        for d in (one, first, second):
+            shutil.rmtree(d, ignore_errors=True)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("model")
     p.add_argument("--build", required=True)
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--only", default="experts,trunk,two_disks")
+    p.add_argument("--only", default="experts,trunk,two_disks,striped")
     p.add_argument("--scratch", default="/var/tmp")
     p.add_argument("--scratch2", default="/dev/shm")
     a = p.parse_args()
     a.store = os.path.join(a.build, "iod", "store", "k3-store")
     for name in a.only.split(","):
-        {"experts": experts, "trunk": trunk, "two_disks": two_disks}[name](a)
+        {"experts": experts, "trunk": trunk, "two_disks": two_disks, "striped": striped}[name](a)
     sys.exit(0 if all(results) else 1)
 
 

@@ -121,9 +121,9 @@ static void look(struct checkup *c)
 	struct err err = { 0 };
 
 	k3_doctor_machine(&c->doctor);
-	k3_doctor_disks(&c->doctor, dirs, o->trunk);
+	k3_doctor_disks(&c->doctor, dirs, &o->trunk);
 	if (dirs->n > 0)
-		c->is_complete = k3_doctor_checkpoint(&c->doctor, dirs, o->trunk, o->config);
+		c->is_complete = k3_doctor_checkpoint(&c->doctor, dirs, &o->trunk, o->config);
 	if (dirs->n == 0 && !o->config)
 		return;
 	if (k3_config_read(dirs, o->config, &c->config, &err) < 0) {
@@ -169,18 +169,18 @@ static int set_command(struct checkup *c, const char *why, const char *fmt, ...)
 	return n;
 }
 
-/* The directories as words of the command. Caller frees. */
-static char *model_words(const struct option_list *dirs)
+/* The items, each after before, as words of the command: " a b". Caller frees. */
+static char *as_words(const char *before, const struct option_list *items)
 {
 	size_t size = 1;
 	char *text;
 
-	for (size_t i = 0; i < dirs->n; i++)
-		size += strlen(dirs->items[i]) + 1;
+	for (size_t i = 0; i < items->n; i++)
+		size += strlen(before) + strlen(items->items[i]) + 1;
 	text = calloc(1, size);
-	for (size_t i = 0; text && i < dirs->n; i++)
-		(void)snprintf(text + strlen(text), size - strlen(text), "%s%s", i ? " " : "",
-			       dirs->items[i]);
+	for (size_t i = 0; text && i < items->n; i++)
+		(void)snprintf(text + strlen(text), size - strlen(text), " %s%s", before,
+			       items->items[i]);
 	return text;
 }
 
@@ -189,9 +189,10 @@ static void choose_command(struct checkup *c)
 	const struct k3_options *o = &c->line->options;
 	CLEANUP(freep) char *k3 = program_path("k3", "k3");
 	CLEANUP(freep) char *store = program_path("k3-store", "../iod/store/k3-store");
-	CLEANUP(freep) char *model = model_words(&c->line->words);
+	CLEANUP(freep) char *model = as_words("", &c->line->words);
+	CLEANUP(freep) char *trunk = as_words("--trunk ", &o->trunk);
 
-	if (!k3 || !store || !model)
+	if (!k3 || !store || !model || !trunk)
 		return;
 	if (c->line->words.n == 0)
 		(void)set_command(c, "no MODEL was given; it takes 1.56 TB",
@@ -201,14 +202,13 @@ static void choose_command(struct checkup *c)
 				  "deploy/download-model %s", c->line->words.items[0]);
 	else if (!c->has_plan)
 		return;
-	else if (!o->trunk && c->plan.memory.size.trunk_size > TRUNK_WORTH &&
+	else if (o->trunk.n == 0 && c->plan.memory.size.trunk_size > TRUNK_WORTH &&
 		 has_room_for_trunk(c) && c->plan.token.trunk_read > 0)
 		(void)set_command(c, "optional: a trunk file reads in larger pieces",
-				  "%s pack %s k3.trunk", store, model);
+				  "%s pack%s k3.trunk", store, model);
 	else
 		(void)set_command(c, "everything it needs is there",
-				  "%s run %s%s%s --prompt \"%s\" --gen 8", k3, model,
-				  o->trunk ? " --trunk " : "", o->trunk ? o->trunk : "",
+				  "%s run%s%s --prompt \"%s\" --gen 8", k3, model, trunk,
 				  "The capital of France is");
 }
 

@@ -192,7 +192,7 @@ static int dial_private(void *data, int *ret_fd, struct err *err)
 	const struct k3_options *o = r->o;
 	struct k3_embedded_settings settings = {
 		.model_dirs = &r->line->words,
-		.trunk = o->trunk,
+		.trunk = &o->trunk,
 		.config = o->config,
 		.tok = o->tok,
 		.backend = o->backend,

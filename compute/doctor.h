@@ -35,11 +35,12 @@ void k3_doctor_add(struct k3_doctor *d, const char *name, enum k3_verdict verdic
 /* doctor_machine.c: processors, memory and its limits, huge pages, kernel, io_uring. */
 void k3_doctor_machine(struct k3_doctor *d);
 /* doctor_model.c: the disks behind dirs (the current directory when there are none) and trunk. */
-void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs, const char *trunk);
+void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs,
+		     const struct option_list *trunk);
 /* Files and headers of the checkpoint and the trunk file; config NULL: the model's. True when the
  * daemon would open it. */
-bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs, const char *trunk,
-			  const char *config);
+bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
+			  const struct option_list *trunk, const char *config);
 
 void k3_doctor_print(const struct k3_doctor *d, FILE *out);
 /* An array of {name, verdict, text}; the caller's reference. */

@@ -70,23 +70,25 @@ static void add_disk(struct k3_doctor *d, const char *path)
 		      (double)fs.f_blocks * (double)fs.f_bsize / 1e9);
 }
 
-void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs, const char *trunk)
+void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs,
+		     const struct option_list *trunk)
 {
 	for (size_t i = 0; i < dirs->n; i++)
 		add_disk(d, dirs->items[i]);
 	if (dirs->n == 0)
 		add_disk(d, ".");
-	if (trunk)
-		add_disk(d, trunk);
+	for (size_t i = 0; i < trunk->n; i++)
+		add_disk(d, trunk->items[i]);
 }
 
-bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs, const char *trunk,
-			  const char *config)
+bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
+			  const struct option_list *trunk, const char *config)
 {
 	struct source_want want = { .model_dirs = dirs->items,
 				    .n_model_dirs = (uint32_t)dirs->n,
 				    .config_path = config,
-				    .trunk_path = trunk };
+				    .trunk_paths = trunk->items,
+				    .n_trunk_paths = (uint32_t)trunk->n };
 	CLEANUP(source_freep) struct source *s = NULL;
 	struct err err = { 0 };
 	uint64_t total = 0;
@@ -101,7 +103,8 @@ bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs, c
 		      "complete by its headers: %" PRIu64 " tensors, %" PRIu32 " files, %.3f GB, "
 		      "%" PRIu32 " layers; k3-store verify looks at the bytes",
 		      s->n_tensors, s->n_files, (double)total / 1e9, s->config.n_layers);
-	if (trunk)
-		k3_doctor_add(d, "trunk file", K3_VERDICT_OK, ERR_NONE, "%s belongs to it", trunk);
+	for (size_t i = 0; i < trunk->n; i++)
+		k3_doctor_add(d, "trunk file", K3_VERDICT_OK, ERR_NONE, "%s belongs to it",
+			      trunk->items[i]);
 	return true;
 }

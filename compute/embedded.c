@@ -25,7 +25,7 @@
 #include "shared/must.h"
 
 enum { EMBEDDED_FD = 3 };
-enum { ARGS_MAX = 6 * OPTION_LIST_MAX + 40 };
+enum { ARGS_MAX = 8 * OPTION_LIST_MAX + 40 };
 enum { END_WAIT_MS = 30000 }; /* giving back a large slab takes seconds */
 
 struct k3_embedded {
@@ -87,7 +87,7 @@ static void build_args(struct args *a, const char *program, const struct k3_embe
 	a->argv[a->n++] = program;
 	push(a, "--embedded-fd", "3");
 	push_list(a, "--model", s->model_dirs);
-	push(a, "--trunk", s->trunk);
+	push_list(a, "--trunk", s->trunk);
 	push(a, "--config", s->config);
 	push(a, "--tok", s->tok);
 	push(a, "--backend", s->backend);

@@ -57,7 +57,7 @@ static int add_dir(struct k3_model_files *f, const char *dir, struct err *err)
 	return r;
 }
 
-int k3_model_files_find(const struct option_list *dirs, const char *trunk,
+int k3_model_files_find(const struct option_list *dirs, const struct option_list *trunk,
 			struct k3_model_files *ret, struct err *err)
 {
 	CLEANUP(k3_model_files_deinit) struct k3_model_files f = { 0 };
@@ -65,8 +65,8 @@ int k3_model_files_find(const struct option_list *dirs, const char *trunk,
 
 	for (size_t i = 0; r == 0 && i < dirs->n; i++)
 		r = add_dir(&f, dirs->items[i], err);
-	if (r == 0 && trunk)
-		r = add_file(&f, "", trunk, err);
+	for (size_t i = 0; r == 0 && i < trunk->n; i++)
+		r = add_file(&f, "", trunk->items[i], err);
 	if (r < 0)
 		return r;
 	*ret = f;

@@ -13,8 +13,8 @@ struct k3_model_files {
 	uint64_t total_size;
 };
 
-/* The *.safetensors of the directories, and trunk where it is not NULL. ERR_IO names what cannot be
+/* The *.safetensors of the directories, and the trunk files. ERR_IO names what cannot be
  * listed. */
-int k3_model_files_find(const struct option_list *dirs, const char *trunk,
+int k3_model_files_find(const struct option_list *dirs, const struct option_list *trunk,
 			struct k3_model_files *ret, struct err *err);
 void k3_model_files_deinit(struct k3_model_files *files);

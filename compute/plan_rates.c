@@ -26,7 +26,7 @@ int k3_plan_rates_find(struct k3_plan_rates *ret, const struct k3_command_line *
 	if (o->measure && o->disk_rate >= 0)
 		return err_set(err, ERR_USAGE, "--measure and --disk-rate exclude each other");
 	if (o->measure)
-		r = k3_model_files_find(&line->words, o->trunk, &files, err);
+		r = k3_model_files_find(&line->words, &o->trunk, &files, err);
 	if (r == 0 && o->measure)
 		r = k3_rate_disk((const char *const *)files.paths, files.n, MEASURE_SECONDS, &disk,
 				 &is_buffered, err);

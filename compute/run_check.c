@@ -92,7 +92,7 @@ int k3_run_check(const struct k3_command_line *line, struct err *err)
 		return r;
 	if (o->incremental && o->recompute)
 		return err_set(err, ERR_USAGE, "--incremental and --recompute exclude each other");
-	if (o->tile && o->trunk)
+	if (o->tile && o->trunk.n > 0)
 		return err_set(err, ERR_USAGE,
 			       "--tile means nothing with --trunk: the file has its own cut");
 	if (o->sums && !o->verify_reads)

@@ -20,7 +20,8 @@ int iod_checks_open(struct iod_checks *c, struct iod_daemon *d, struct err *err)
 	if (!o->verify_reads)
 		return 0;
 	path = o->sums ? strdup(o->sums)
-		       : sums_find(o->trunk, o->model.items, (uint32_t)o->model.n);
+		       : sums_find(o->trunk.items, (uint32_t)o->trunk.n, o->model.items,
+				   (uint32_t)o->model.n);
 	if (!path)
 		return err_set(err, ERR_USAGE,
 			       "--verify-reads needs the checksums of the experts, and there are "

@@ -225,7 +225,8 @@ static int open_model(struct iod_daemon *d, struct err *err)
 		.model_dirs = o->model.items,
 		.n_model_dirs = (uint32_t)o->model.n,
 		.config_path = o->config,
-		.trunk_path = o->trunk,
+		.trunk_paths = o->trunk.items,
+		.n_trunk_paths = (uint32_t)o->trunk.n,
 		.max_layers = (uint32_t)o->layers,
 		.tile_bytes = o->tile,
 	};

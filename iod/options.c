@@ -75,7 +75,7 @@ int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *
 		r = option_parse_file(&iod_option_program, IOD_CONF_PATH, o, err);
 	if (r < 0)
 		return r;
-	if (o->trunk && o->tile > 0)
+	if (o->trunk.n > 0 && o->tile > 0)
 		return err_set(err, ERR_USAGE,
 			       "--tile is not used with --trunk: the trunk file has its own tiles");
 	if (o->sums && !o->verify_reads)

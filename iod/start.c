@@ -136,7 +136,7 @@ static void log_start(const struct iod_daemon *d)
 		"tiles, %.3f MB; ring %.3f MB; %u expert slots, %.3f MB), %s, %s; beside it about "
 		"%.1f MB; serving %s",
 		K3_VERSION, digest, d->source->n_tensors, p->n_tiles,
-		d->source->from_trunk_file ? "the trunk file" : "the shards",
+		d->source->n_trunk_files ? "the trunk file" : "the shards",
 		iod_reader_describe(d->reader), megabytes(p->total_size), d->trunk->n_pinned,
 		megabytes(p->pinned_size), megabytes(p->ring_size), p->n_slots,
 		megabytes(p->slots_size), d->slab->huge_note, d->slab->mlock_note,

@@ -144,18 +144,19 @@ struct source {
 	uint64_t embed_row_size;
 	uint64_t *tile_checksum; /* [n_tiles] XXH3-64 over the data bytes; NULL without a trunk file
 				  */
-	bool from_trunk_file;
-	bool is_saved;      /* as an earlier start found it: source_saved.h */
-	uint64_t n_tensors; /* indexed in all headers, for the log line */
+	uint32_t n_trunk_files;  /* the last ones of files; 0: the tiles come from the shards */
+	bool is_saved;           /* as an earlier start found it: source_saved.h */
+	uint64_t n_tensors;      /* indexed in all headers, for the log line */
 };
 
 struct source_want {
 	const char *const *model_dirs; /* one or more; shards may be spread over them */
 	uint32_t n_model_dirs;
-	const char *config_path; /* NULL: config.json of the first directory that has one */
-	const char *trunk_path;  /* NULL: tiles straight from the shards */
-	uint32_t max_layers;     /* 0: all; else bind only the first N (and the head) */
-	uint64_t tile_bytes;     /* 0: CATALOG_TILE_BYTES; ignored with a trunk file */
+	const char *config_path;        /* NULL: config.json of the first directory that has one */
+	const char *const *trunk_paths; /* the files of one set, in any order */
+	uint32_t n_trunk_paths;         /* 0: tiles straight from the shards */
+	uint32_t max_layers;            /* 0: all; else bind only the first N (and the head) */
+	uint64_t tile_bytes;            /* 0: CATALOG_TILE_BYTES; ignored with a trunk file */
 };
 
 /*

@@ -118,12 +118,12 @@ int source_read_config(const char *config_path, const char *const *model_dirs,
 	return r < 0 ? r : config_parse(text, size, path, ret, err);
 }
 
-static int open_files(struct source_build *b)
+static int open_files(struct source_build *b, uint32_t n_trunk_paths)
 {
 	struct source *s = b->s;
 
-	/* One row more for a trunk file. */
-	s->files = calloc(b->shards.n_paths + 1, sizeof(*s->files));
+	/* Rows more for the trunk files. */
+	s->files = calloc((size_t)b->shards.n_paths + n_trunk_paths, sizeof(*s->files));
 	if (!s->files)
 		return err_set(b->err, ERR_NO_MEMORY, "out of memory");
 	for (uint32_t i = 0; i < b->shards.n_paths; i++) {
@@ -175,14 +175,13 @@ static int build(struct source_build *b, const struct source_want *want, const c
 	int r = shards_find(want->model_dirs, want->n_model_dirs, &b->shards, b->err);
 
 	if (r == 0)
-		r = open_files(b);
+		r = open_files(b, want->n_trunk_paths);
 	if (r == 0)
 		r = source_bind(b);
 	if (r < 0)
 		return r;
 	compute_digest(b, config, config_size);
-	r = want->trunk_path ? source_open_trunk(b, want->trunk_path, want->model_dirs[0])
-			     : source_cut_tiles(b, tile_bytes);
+	r = want->n_trunk_paths ? source_open_trunk(b, want) : source_cut_tiles(b, tile_bytes);
 	if (r < 0)
 		return r;
 	b->s->tile_segment[b->n_tiles] = b->s->n_segments;

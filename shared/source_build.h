@@ -72,6 +72,5 @@ int source_add_part(struct source_build *b, const struct catalog_part *part);
 int source_add_segment(struct source_build *b, const struct source_segment *segment);
 int source_make_catalog(struct source_build *b);
 
-/* source_trunk.c: tiles, checksums and the embedding from a trunk file. model is the directory
- * named in the remedy. */
-int source_open_trunk(struct source_build *b, const char *path, const char *model);
+/* source_trunk.c: tiles, checksums and the embedding from the trunk files of want. */
+int source_open_trunk(struct source_build *b, const struct source_want *want);

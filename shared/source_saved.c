@@ -25,7 +25,7 @@ struct saved_header {
 	uint64_t sections[N_SECTIONS]; /* bytes of each */
 	uint32_t n_files, n_segments, n_experts, embed_file;
 	uint64_t embed_off, embed_row_size, n_tensors;
-	uint64_t from_trunk_file;
+	uint64_t n_trunk_files;
 };
 
 /* The sections, in their order. */
@@ -58,9 +58,11 @@ static bool put_path(FILE *f, const char *what, const char *path, time_t *latest
 
 static bool put_all(FILE *f, const struct source_want *w, const struct source *s, time_t *latest)
 {
-	bool ok = fprintf(f, "layers %u tile %lu trunk %s\n", w->max_layers,
-			  (unsigned long)w->tile_bytes, w->trunk_path ? w->trunk_path : "-") > 0;
+	bool ok =
+		fprintf(f, "layers %u tile %lu\n", w->max_layers, (unsigned long)w->tile_bytes) > 0;
 
+	for (uint32_t i = 0; i < w->n_trunk_paths; i++)
+		ok = ok && fprintf(f, "trunk %s\n", w->trunk_paths[i]) > 0;
 	if (w->config_path)
 		ok = ok && put_path(f, "config", w->config_path, latest);
 	for (uint32_t i = 0; ok && i < w->n_model_dirs; i++) {
@@ -123,7 +125,7 @@ static int save(const struct source_want *w, const struct source *s, const char 
 				  .embed_off = s->embed_off,
 				  .embed_row_size = s->embed_row_size,
 				  .n_tensors = s->n_tensors,
-				  .from_trunk_file = s->from_trunk_file };
+				  .n_trunk_files = s->n_trunk_files };
 	struct fd_piece pieces[2];
 	time_t latest;
 	FILE *f;
@@ -314,13 +316,14 @@ static bool take_tables(struct source *s, const struct saved_header *h,
 	    h->sections[EXPERT_BASE] != c->n_layers * sizeof(*s->expert_base) ||
 	    h->sections[EXPERTS] != h->n_experts * sizeof(*s->experts) ||
 	    h->sections[TILE_CHECKSUM] !=
-		    (h->from_trunk_file ? c->n_tiles * sizeof(*s->tile_checksum) : 0))
+		    (h->n_trunk_files ? c->n_tiles * sizeof(*s->tile_checksum) : 0) ||
+	    h->n_trunk_files > h->n_files)
 		return false;
 	s->segments = copy(sections[SEGMENTS], h->sections[SEGMENTS]);
 	s->tile_segment = copy(sections[TILE_SEGMENT], h->sections[TILE_SEGMENT]);
 	s->expert_base = copy(sections[EXPERT_BASE], h->sections[EXPERT_BASE]);
 	s->experts = copy(sections[EXPERTS], h->sections[EXPERTS]);
-	if (h->from_trunk_file)
+	if (h->n_trunk_files)
 		s->tile_checksum = copy(sections[TILE_CHECKSUM], h->sections[TILE_CHECKSUM]);
 	s->n_segments = h->n_segments;
 	s->n_experts = h->n_experts;
@@ -328,7 +331,7 @@ static bool take_tables(struct source *s, const struct saved_header *h,
 	s->embed_off = h->embed_off;
 	s->embed_row_size = h->embed_row_size;
 	s->n_tensors = h->n_tensors;
-	s->from_trunk_file = h->from_trunk_file != 0;
+	s->n_trunk_files = (uint32_t)h->n_trunk_files;
 	memcpy(s->model_digest, h->model_digest, sizeof(s->model_digest));
 	return s->segments && s->tile_segment && s->expert_base && s->experts && is_sound(s);
 }

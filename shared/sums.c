@@ -275,7 +275,7 @@ void sums_set_rows(struct sums *m, const struct source *s, uint32_t first, uint3
 
 int sums_fail(const struct source *s, const struct sums_fault *f, struct err *err)
 {
-	bool is_trunk = s->from_trunk_file && f->file == s->n_files - 1;
+	bool is_trunk = f->file < s->n_files && f->file >= s->n_files - s->n_trunk_files;
 	char rows[64] = "";
 
 	if (f->n_rows == 1)

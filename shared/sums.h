@@ -74,8 +74,10 @@ int sums_load(const struct source *s, const char *path, struct sums **ret, struc
 int sums_load_partial(const struct source *s, const char *path, struct sums **ret);
 /* Replace path atomically. n_done pieces: a partial file; UINT64_MAX: finished. -errno. */
 int sums_save(struct sums *m, const char *path, uint64_t n_done);
-/* TRUNK.sums, or k3.sums in the first directory that has one; NULL: none. Caller frees. */
-char *sums_find(const char *trunk_path, const char *const *dirs, uint32_t n_dirs);
+/* TRUNK.sums beside the first trunk file that has one, or k3.sums in the first such directory;
+ * NULL: none. Caller frees. */
+char *sums_find(const char *const *trunks, uint32_t n_trunks, const char *const *dirs,
+		uint32_t n_dirs);
 
 /*
  * bytes: a tile, or a slot, as it lies in the slab; rows: n rows of the embedding from row first

@@ -94,12 +94,13 @@ int sums_save(struct sums *m, const char *path, uint64_t n_done)
 	return fd_replace_file(path, pieces, 2);
 }
 
-char *sums_find(const char *trunk_path, const char *const *dirs, uint32_t n_dirs)
+char *sums_find(const char *const *trunks, uint32_t n_trunks, const char *const *dirs,
+		uint32_t n_dirs)
 {
 	char *path;
 
-	if (trunk_path) {
-		if (asprintf(&path, "%s.sums", trunk_path) < 0)
+	for (uint32_t i = 0; i < n_trunks; i++) {
+		if (asprintf(&path, "%s.sums", trunks[i]) < 0)
 			return NULL;
 		if (access(path, F_OK) == 0)
 			return path;

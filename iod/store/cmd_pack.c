@@ -1,5 +1,6 @@
 /* k3-store pack: options to iod_pack, progress to standard error. */
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "iod/store/options.h"
 #include "iod/store/pack.h"
@@ -34,7 +35,8 @@ static void show_sums(void *data, uint64_t done, uint64_t total)
 	iod_progress_show(&p->progress, what, done, total);
 }
 
-/* OUT.sums. Before OUT has its name, so that a pack that is stopped here goes on here. */
+/* OUT.sums, of a set beside its first file. Before OUT has its name, so that a pack that is stopped
+ * here goes on here. */
 static int write_sums(void *data, struct err *err)
 {
 	struct packing *p = data;
@@ -47,7 +49,7 @@ static int write_sums(void *data, struct err *err)
 				      .data = p };
 	struct iod_sums_result result;
 
-	if (asprintf(&path, "%s.sums", p->want->out) < 0) {
+	if (asprintf(&path, "%s.sums", p->want->outs[0]) < 0) {
 		path = NULL;
 		return err_set(err, ERR_NO_MEMORY, "out of memory");
 	}
@@ -55,11 +57,35 @@ static int write_sums(void *data, struct err *err)
 	return iod_sums_write(&want, &result, err);
 }
 
+/* The first word is a model; so is each directory that follows it, and the last word never is. */
+static uint32_t count_models(const struct option_list *words)
+{
+	uint32_t n = 1;
+	struct stat st;
+
+	while (n + 1 < words->n && stat(words->items[n], &st) == 0 && S_ISDIR(st.st_mode))
+		n++;
+	return n;
+}
+
+static void say_result(const struct iod_pack_want *want, const struct iod_pack_result *r)
+{
+	char more[32] = "";
+
+	if (want->n_outs > 1)
+		(void)snprintf(more, sizeof(more), " and %u more", want->n_outs - 1);
+	if (r->resumed_bytes)
+		log_info("%.3f GB of an earlier run were found good and kept",
+			 (double)r->resumed_bytes / 1e9);
+	log_info("%s%s: %.3f GB in %u tiles, read back %s and equal", want->outs[0], more,
+		 (double)r->size / 1e9, r->n_tiles,
+		 r->is_direct ? "from the disk" : "after dropping the page cache");
+}
+
 int iod_store_cmd_pack(const struct iod_store_line *line)
 {
 	struct packing p;
 	struct iod_pack_want want = { .model_dirs = line->words.items,
-				      .n_model_dirs = (uint32_t)line->words.n - 1,
 				      .config_path = line->options.config,
 				      .tile_bytes = line->options.tile,
 				      .max_layers = (uint32_t)line->options.layers,
@@ -75,7 +101,9 @@ int iod_store_cmd_pack(const struct iod_store_line *line)
 			  line->program->usage);
 		return err_exit_code(ERR_USAGE);
 	}
-	want.out = line->words.items[line->words.n - 1];
+	want.n_model_dirs = count_models(&line->words);
+	want.outs = line->words.items + want.n_model_dirs;
+	want.n_outs = (uint32_t)line->words.n - want.n_model_dirs;
 	p.want = &want;
 	iod_progress_init(&p.progress, line->options.quiet);
 	r = iod_pack(&want, &result, &err);
@@ -84,11 +112,6 @@ int iod_store_cmd_pack(const struct iod_store_line *line)
 		log_error("%s", err.text);
 		return err_exit_code(err.code);
 	}
-	if (result.resumed_bytes)
-		log_info("%.3f GB of an earlier run were found good and kept",
-			 (double)result.resumed_bytes / 1e9);
-	log_info("%s: %.3f GB in %u tiles, read back %s and equal", want.out,
-		 (double)result.file_size / 1e9, result.n_tiles,
-		 result.is_direct ? "from the disk" : "after dropping the page cache");
+	say_result(&want, &result);
 	return 0;
 }

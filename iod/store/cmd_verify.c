@@ -64,7 +64,8 @@ static int verify(const struct iod_store_line *line)
 	struct iod_verify_want want = { .model_dirs = line->words.items,
 					.n_model_dirs = (uint32_t)line->words.n,
 					.config_path = line->options.config,
-					.trunk_path = line->options.trunk,
+					.trunk_paths = line->options.trunk.items,
+					.n_trunk_paths = (uint32_t)line->options.trunk.n,
 					.sums_path = line->options.sums,
 					.manifest_path = line->options.manifest,
 					.journal_path = line->options.journal,
@@ -130,7 +131,7 @@ int iod_store_cmd_verify(const struct iod_store_line *line)
 		log_error("verify takes a model directory: %s", line->program->usage);
 		return err_exit_code(ERR_USAGE);
 	}
-	if (o->write && (o->deep || o->manifest || o->trunk || o->journal)) {
+	if (o->write && (o->deep || o->manifest || o->trunk.n > 0 || o->journal)) {
 		log_error("--write makes checksums of what is there; --deep, --manifest, --trunk "
 			  "and --journal are for checking: give one or the other");
 		return err_exit_code(ERR_USAGE);

@@ -22,7 +22,7 @@ static const struct option_program whole = {
 	.summary = "offline work on the files of a K3 checkpoint",
 	.usage = "k3-store bench PATH... [--seconds N] [--write-profile FILE] [--json]\n"
 		 "k3-store census MODEL... [--layers N] [--json]\n"
-		 "k3-store pack MODEL... OUT [--tile BYTES] [--config FILE]\n"
+		 "k3-store pack MODEL... OUT... [--tile BYTES] [--config FILE]\n"
 		 "k3-store replay TRACE [--slots N,N,...] [--warm TOKENS] [--json] [--plot FILE]\n"
 		 "k3-store synth OUT [--config FILE] [geometry] [--seed N]\n"
 		 "k3-store verify MODEL... [--trunk FILE] [--deep] [--manifest FILE]\n"
@@ -94,18 +94,23 @@ static const struct option_program census = {
 static const struct option_program pack = {
 	.name = "k3-store",
 	.summary = "write the trunk file of a checkpoint",
-	.usage = "k3-store pack MODEL... OUT [--tile BYTES] [--layers N] [--config FILE]",
-	.intro = "MODEL is a directory with the released shards and config.json; several may be "
-		 "given when the shards are spread over disks. OUT is written as OUT.partial, "
-		 "synced, read back and compared, and only then renamed; an OUT that exists stays "
-		 "as it is until then.\n\n"
-		 "Beside it OUT.sums is written, the checksums of everything that a run reads, "
-		 "experts included (k3-store verify, --verify-reads of k3 and k3-iod). For that "
-		 "all of the checkpoint is read once; --no-sums leaves it out.\n\n"
-		 "A pack that was stopped goes on where it was when the same command is given "
-		 "again. The file fits this checkpoint and config.json only: another is refused.",
+	.usage = "k3-store pack MODEL... OUT... [--tile BYTES] [--layers N] [--config FILE]",
+	.intro =
+		"MODEL is a directory with the released shards and config.json; several may be "
+		"given when the shards are spread over disks. OUT is written as OUT.partial, "
+		"synced, read back and compared, and only then renamed; an OUT that exists stays "
+		"as it is until then.\n\n"
+		"With several OUT, one on each disk, the tiles alternate over them, so that a step "
+		"reads all disks at once. They are one set: --trunk is given once for each, in any "
+		"order, and another file among them, or one that is missing, is refused.\n\n"
+		"Beside it, or beside the first, OUT.sums is written, the checksums of everything "
+		"that a run reads, experts included (k3-store verify, --verify-reads of k3 and "
+		"k3-iod). For that all of the checkpoint is read once; --no-sums leaves it out.\n\n"
+		"A pack that was stopped goes on where it was when the same command is given "
+		"again. The file fits this checkpoint and config.json only: another is refused.",
 	.epilog = "examples:\n"
-		  "  k3-store pack /models/k3 /fast/k3.trunk\n\n" EXIT_CODES,
+		  "  k3-store pack /models/k3 /fast/k3.trunk\n"
+		  "  k3-store pack /models/k3 /disk1/k3.trunk /disk2/k3.trunk\n\n" EXIT_CODES,
 	.options = table,
 	.n_options = N_ELEMENTS(table),
 };

@@ -10,6 +10,7 @@ struct iod_store_options {
 	IOD_STORE_FIELD_##type(field)
 #define IOD_STORE_FIELD_FLAG(field)   bool field;
 #define IOD_STORE_FIELD_STRING(field) const char *field;
+#define IOD_STORE_FIELD_LIST(field)   struct option_list field;
 #define IOD_STORE_FIELD_UINT(field)   uint64_t field;
 #define IOD_STORE_FIELD_BYTES(field)  uint64_t field;
 #include "iod/store/options.def"

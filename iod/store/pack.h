@@ -20,9 +20,10 @@ struct iod_pack_want {
 	const char *const *model_dirs;
 	uint32_t n_model_dirs;
 	const char *config_path; /* NULL: the model's */
-	const char *out;
-	uint64_t tile_bytes; /* 0: the usual */
-	uint32_t max_layers; /* 0: all; else the first N and the head */
+	const char *const *outs; /* several: a set, over which the tiles alternate */
+	uint32_t n_outs;         /* 1 to TRUNK_SET_MAX */
+	uint64_t tile_bytes;     /* 0: the usual */
+	uint32_t max_layers;     /* 0: all; else the first N and the head */
 	/* Called after every piece; may be NULL. */
 	void (*progress)(void *data, const struct iod_pack_progress *progress);
 	void *data;
@@ -32,16 +33,16 @@ struct iod_pack_want {
 };
 
 struct iod_pack_result {
-	uint64_t file_size;
-	uint64_t resumed_bytes; /* found finished in the partial file of an earlier run */
+	uint64_t size;          /* of all files together */
+	uint64_t resumed_bytes; /* found finished in the partial files of an earlier run */
 	uint32_t n_tiles;
-	bool is_direct; /* verified past the page cache */
+	bool is_direct; /* verified past the page cache, all of them */
 };
 
 /*
- * Write want->out through want->out.partial. On success the partial file was verified by reading it
- * back, synced and renamed. Errors: those of source_open; ERR_SPACE (the partial file is removed,
- * an old trunk file stays as it was); ERR_IO (the partial file stays, the next run goes on from
- * it); ERR_BUSY when another pack holds the partial file.
+ * Write each of want->outs through OUT.partial. On success the partial files were verified by
+ * reading them back, synced and, when that is true of all, renamed. Errors: those of source_open;
+ * ERR_SPACE (the partial file is removed, an old trunk file stays as it was); ERR_IO (the partial
+ * files stay, the next run goes on from them); ERR_BUSY when another pack holds a partial file.
  */
 int iod_pack(const struct iod_pack_want *want, struct iod_pack_result *ret, struct err *err);

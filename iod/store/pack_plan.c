@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "shared/attr.h"
 #include "shared/fd.h"
@@ -33,16 +34,72 @@ static void place_parts(struct iod_pack_plan *p, struct trunk_tile *t)
 		p->max_tile_size = t->tile.slab_size;
 }
 
+static uint32_t shortest(const struct iod_pack_plan *p)
+{
+	uint32_t best = 0;
+
+	for (uint32_t i = 1; i < p->n_files; i++)
+		if (p->file_sizes[i] < p->file_sizes[best])
+			best = i;
+	return best;
+}
+
+/* Tiles in their order, the embedding last, each to the file with the fewest bytes so far. */
+static void place_tiles(struct iod_pack_plan *p)
+{
+	struct trunk_header *h = &p->header;
+
+	for (uint32_t i = 0; i < p->n_files; i++)
+		p->file_sizes[i] = round_up(h->tiles_off + p->tables_size, PAGE);
+	for (uint32_t i = 0; i < h->n_tiles; i++) {
+		struct trunk_tile *t = &p->tiles[i];
+		uint32_t file = shortest(p);
+
+		t->tile.reserved1 = file;
+		place_parts(p, t);
+		t->file_off = p->file_sizes[file];
+		p->file_sizes[file] += t->tile.slab_size;
+	}
+	p->embed = shortest(p);
+	h->embed_off = p->file_sizes[p->embed];
+	p->file_sizes[p->embed] = round_up(h->embed_off + h->embed_size, PAGE);
+	for (uint32_t i = 0; i < p->n_files; i++)
+		p->size += p->file_sizes[i];
+}
+
+void iod_pack_plan_header(const struct iod_pack_plan *p, uint32_t file, struct trunk_header *ret,
+			  struct trunk_set *ret_set)
+{
+	*ret = p->header;
+	ret->file_size = p->file_sizes[file];
+	memset(ret_set, 0, sizeof(*ret_set));
+	if (p->n_files > 1)
+		*ret_set = (struct trunk_set){ .index = file, .n = p->n_files, .embed = p->embed };
+}
+
+void iod_pack_seal(struct trunk_header *h, struct trunk_set *set)
+{
+	if (set->n) {
+		source_trunk_set_digest(h, set->digest);
+		set->checksum = XXH3_64bits(set, sizeof(*set));
+	}
+	h->header_checksum = XXH3_64bits(h, sizeof(*h));
+}
+
 int iod_pack_plan_init(struct iod_pack_plan *p, const struct source *s, uint64_t tile_bytes,
-		       struct err *err)
+		       uint32_t n_files, struct err *err)
 {
 	const struct catalog_header *c = s->catalog.header;
 	uint64_t tiles_size = c->n_tiles * sizeof(struct trunk_tile);
-	uint64_t parts_size = c->n_parts * sizeof(struct catalog_part), at;
+	uint64_t parts_size = c->n_parts * sizeof(struct catalog_part);
 	struct trunk_header *h = &p->header;
 
 	memset(p, 0, sizeof(*p));
+	if (n_files > c->n_tiles)
+		return err_set(err, ERR_USAGE, "%u files are too many for %u tiles", n_files,
+			       c->n_tiles);
 	p->s = s;
+	p->n_files = n_files;
 	p->tables_size = tiles_size + parts_size;
 	p->tiles = calloc(c->n_tiles, sizeof(*p->tiles));
 	p->parts = malloc(parts_size);
@@ -50,30 +107,25 @@ int iod_pack_plan_init(struct iod_pack_plan *p, const struct source *s, uint64_t
 		return err_set(err, ERR_NO_MEMORY, "no memory for the tables of %u tiles",
 			       c->n_tiles);
 	memcpy(p->parts, s->catalog.parts, parts_size);
-	at = round_up(PAGE + p->tables_size, PAGE);
-	for (uint32_t i = 0; i < c->n_tiles; i++) {
+	for (uint32_t i = 0; i < c->n_tiles; i++)
 		p->tiles[i].tile = s->catalog.tiles[i];
-		place_parts(p, &p->tiles[i]);
-		p->tiles[i].file_off = at;
-		at += p->tiles[i].tile.slab_size;
-	}
 	*h = (struct trunk_header){
 		.magic = TRUNK_MAGIC,
 		.version = TRUNK_VERSION,
 		.header_size = sizeof(*h),
+		.incompat = n_files > 1 ? TRUNK_INCOMPAT_SET : 0,
 		.n_layers = c->n_layers,
 		.n_tiles = c->n_tiles,
 		.n_parts = c->n_parts,
 		.tiles_off = PAGE,
 		.parts_off = PAGE + tiles_size,
 		.tile_bytes = tile_bytes,
-		.embed_off = at,
 		.embed_size = s->embed_row_size * c->embed_rows,
 		.embed_dtype = c->embed_dtype,
 		.embed_cols = c->embed_cols,
 	};
 	memcpy(h->model_digest, s->model_digest, sizeof(h->model_digest));
-	h->file_size = round_up(at + h->embed_size, PAGE);
+	place_tiles(p);
 	return 0;
 }
 

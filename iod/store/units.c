@@ -25,7 +25,7 @@ static int compare(const void *a, const void *b)
 	const struct iod_unit *x = a, *y = b;
 
 	if (x->s != y->s)
-		return x->s->from_trunk_file ? 1 : -1;
+		return x->s->n_trunk_files ? 1 : -1;
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
 	if (x->off != y->off)

@@ -113,13 +113,14 @@ static void check_absent(struct verify *v)
 	}
 }
 
-static int open_source(struct verify *v, const char *trunk_path, struct source **ret)
+static int open_source(struct verify *v, uint32_t n_trunk_paths, struct source **ret)
 {
 	const struct iod_verify_want *w = v->want;
 	struct source_want want = { .model_dirs = w->model_dirs,
 				    .n_model_dirs = w->n_model_dirs,
 				    .config_path = w->config_path,
-				    .trunk_path = trunk_path,
+				    .trunk_paths = w->trunk_paths,
+				    .n_trunk_paths = n_trunk_paths,
 				    .max_layers = w->max_layers };
 	struct err e = { 0 };
 	int r = source_open(&want, ret, &e);
@@ -137,7 +138,8 @@ static void open_sums(struct verify *v)
 	const struct iod_verify_want *w = v->want;
 	CLEANUP(freep)
 	char *path = w->sums_path ? strdup(w->sums_path)
-				  : sums_find(w->trunk_path, w->model_dirs, w->n_model_dirs);
+				  : sums_find(w->trunk_paths, w->n_trunk_paths, w->model_dirs,
+					      w->n_model_dirs);
 	struct err e = { 0 };
 
 	if (!path) {
@@ -168,9 +170,9 @@ static int check_shallow(struct verify *v)
 	n_before = v->ret->n_faults;
 	if (n_before > 0)
 		return 0; /* binding would only say the first of it again */
-	r = open_source(v, NULL, &v->s);
-	if (r == 0 && v->s && w->trunk_path)
-		r = open_source(v, w->trunk_path, &v->trunk);
+	r = open_source(v, 0, &v->s);
+	if (r == 0 && v->s && w->n_trunk_paths)
+		r = open_source(v, w->n_trunk_paths, &v->trunk);
 	if (r == 0 && v->s)
 		open_sums(v);
 	return r;
@@ -276,7 +278,7 @@ static int check_piece(struct verify *v, const struct iod_unit *u)
 		}
 	}
 	*(has_sum ? &v->ret->checked_bytes : &v->ret->unchecked_bytes) += u->size;
-	show(v, u->s->from_trunk_file ? "trunk file" : "weights", u->size);
+	show(v, u->s->n_trunk_files ? "trunk file" : "weights", u->size);
 	return r;
 }
 

@@ -13,10 +13,12 @@
 struct iod_verify_want {
 	const char *const *model_dirs;
 	uint32_t n_model_dirs;
-	const char *config_path, *trunk_path; /* may be NULL */
-	const char *sums_path;                /* NULL: looked for */
-	const char *manifest_path;            /* may be NULL */
-	const char *journal_path;             /* NULL: beside the checksums or in the model */
+	const char *config_path;        /* may be NULL */
+	const char *const *trunk_paths; /* of one set */
+	uint32_t n_trunk_paths;
+	const char *sums_path;     /* NULL: looked for */
+	const char *manifest_path; /* may be NULL */
+	const char *journal_path;  /* NULL: beside the checksums or in the model */
 	uint32_t max_layers;
 	uint64_t rate; /* bytes a second at most; 0: no bound */
 	bool is_deep;

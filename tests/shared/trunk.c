@@ -25,7 +25,8 @@ static int pack(const char *model, const char *out, uint64_t tile_bytes,
 {
 	struct iod_pack_want want = { .model_dirs = &model,
 				      .n_model_dirs = 1,
-				      .out = out,
+				      .outs = &out,
+				      .n_outs = 1,
 				      .tile_bytes = tile_bytes,
 				      .progress = progress,
 				      .data = data };
@@ -38,7 +39,8 @@ static struct source *open_with(const char *model, const char *trunk, uint32_t m
 {
 	struct source_want want = { .model_dirs = &model,
 				    .n_model_dirs = 1,
-				    .trunk_path = trunk,
+				    .trunk_paths = &trunk,
+				    .n_trunk_paths = trunk ? 1 : 0,
 				    .max_layers = max_layers };
 	struct source *s = NULL;
 
@@ -143,7 +145,7 @@ static void content(void)
 		CHECK_MSG(pack(model, out, i * 10000, NULL, NULL) == 0, "%s", err.text);
 		CHECK(!exists(partial_of(out)));
 		s = open_with(model, out, 0);
-		CHECK_MSG(s && s->from_trunk_file, "%s", err.text);
+		CHECK_MSG(s && s->n_trunk_files == 1, "%s", err.text);
 		CHECK(memcmp(s->model_digest, plain->model_digest, 16) == 0);
 		CHECK_EQ(s->n_experts, plain->n_experts);
 		check_bytes(model, s);
