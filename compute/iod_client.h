@@ -88,9 +88,6 @@ struct k3_expert {
 int k3_iod_expert_next(struct k3_iod *c, bool wait, struct k3_expert *ret, struct err *err);
 /* As k3_iod_tile_done; K3_IOD_STALE: it has been asked for again and will come back. */
 int k3_iod_expert_done(struct k3_iod *c, const struct k3_expert *e, struct err *err);
-/* Experts of a layer that may be wanted soon, most urgent first; those after the first
- * PROTO_EXPERTS_MAX are left out, and an earlier hint is forgotten. */
-int k3_iod_hint(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t n, struct err *err);
 
 /* The daemon's counters by proto/stats.def order; n <= PROTO_STATS_MAX. */
 int k3_iod_stats(struct k3_iod *c, uint64_t values[PROTO_STATS_MAX], uint32_t *ret_n,

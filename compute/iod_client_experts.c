@@ -296,15 +296,3 @@ int k3_iod_expert_done(struct k3_iod *c, const struct k3_expert *e, struct err *
 		return r;
 	return is_stale ? K3_IOD_STALE : 0;
 }
-
-int k3_iod_hint(struct k3_iod *c, uint32_t layer, const uint16_t *ids, size_t n, struct err *err)
-{
-	struct wire_experts m = { .layer = layer };
-
-	if (n == 0)
-		return 0;
-	/* a HINT takes the place of the one before: a second message would lose the most urgent */
-	m.n = (uint32_t)(n < PROTO_EXPERTS_MAX ? n : PROTO_EXPERTS_MAX);
-	memcpy(m.ids, ids, m.n * sizeof(*ids));
-	return k3_iod_send(c, PROTO_HINT, &m, err);
-}

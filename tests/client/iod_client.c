@@ -157,25 +157,6 @@ static void many_experts_go_in_messages_of_the_largest_size(void)
 	scripted_close(&s);
 }
 
-static void hint_keeps_the_most_urgent(void)
-{
-	uint16_t ids[PROTO_EXPERTS_MAX + 2];
-	struct scripted_iod s;
-	union proto_body m;
-
-	scripted_open(&s, 3, 2);
-	for (size_t i = 0; i < N_ELEMENTS(ids); i++)
-		ids[i] = (uint16_t)(N_ELEMENTS(ids) - i);
-	CHECK_EQ(k3_iod_hint(s.client, 1, ids, 0, &err), 0);
-	scripted_expect_silence(&s);
-	CHECK_EQ(k3_iod_hint(s.client, 1, ids, N_ELEMENTS(ids), &err), 0);
-	m = scripted_expect(&s, PROTO_HINT);
-	CHECK_EQ(m.experts.n, PROTO_EXPERTS_MAX);
-	CHECK_EQ(m.experts.ids[0], N_ELEMENTS(ids));
-	scripted_expect_silence(&s);
-	scripted_close(&s);
-}
-
 static void stale_expert_comes_back(void)
 {
 	static const uint16_t ids[] = { 7 };
@@ -358,7 +339,6 @@ static const struct test_case cases[] = {
 	{ "stale tile is asked for again", stale_tile_is_asked_for_again },
 	{ "experts keep to the window", experts_keep_to_the_window },
 	{ "many experts in one message", many_experts_go_in_messages_of_the_largest_size },
-	{ "hint keeps the most urgent", hint_keeps_the_most_urgent },
 	{ "stale expert comes back", stale_expert_comes_back },
 	{ "failed expert is an error", failed_expert_is_an_error },
 	{ "expert that was not asked for", expert_that_was_not_asked_for },
