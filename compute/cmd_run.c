@@ -297,10 +297,10 @@ static int open_outputs(struct run *r, struct err *err)
 {
 	int e;
 
-	if (r->o->batch_file)
-		return open_output(&r->results, r->o->out, err);
 	if (r->o->timeline && timeline_new(&r->timeline, r->o->timeline, "k3", true, err) < 0)
 		return -1;
+	if (r->o->batch_file)
+		return open_output(&r->results, r->o->out, err);
 	e = r->o->out ? k3_report_try(r->o->out, err) : 0;
 	r->has_no_report = e < 0;
 	if (e == 0)

@@ -120,9 +120,22 @@ def of_a_daemon(case):
                 "bytes of experts and embedding rows")
 
 
+def several_prompts(case):
+    """--batch-file: one file for k3 and its daemon as well."""
+    lines, path = case.path("in.jsonl"), case.path("timeline.json")
+    with open(lines, "w") as f:
+        f.writelines(json.dumps({"ids": IDS, "gen": n}) + "\n" for n in (2, 4))
+    r = case.exec("k3", "run", DEMO, "--batch-file", lines, "--timeline", path)
+    check_equal(r.rc, 0, f"exit code\n{r}")
+    both = read(path)
+    check_equal(sorted(both), ["k3", "k3-iod"], "processes")
+    check(named(both["k3"], "layer"), "no layer of k3")
+    check(named(both["k3-iod"], "demanded read"), "no read of the daemon")
+
+
 def cannot_be_written(case):
     r = case.k3(DEMO, "--timeline", case.path("none/x.json"), ids=IDS, gen=1, expect=None)
     check(r.rc in (1, 2) and "none/x.json" in r.err, f"a timeline that cannot be written\n{r}")
 
 
-k3test.main([one_run, of_a_daemon, cannot_be_written])
+k3test.main([one_run, of_a_daemon, several_prompts, cannot_be_written])
