@@ -205,11 +205,18 @@ int iod_keep_make_pipe(struct iod_daemon *d)
 	return fds[1];
 }
 
+/* At no moment may one that is still open be missing: a daemon can be killed at any. */
 static void forget_pipe(struct slab_pipes *named, uint64_t id)
 {
-	for (uint64_t i = 0; i < named->n; i++)
-		if (named->id[i] == id)
-			named->id[i] = named->id[--named->n];
+	uint64_t i = 0;
+
+	while (i < named->n && named->id[i] != id)
+		i++;
+	if (i == named->n)
+		return;
+	named->id[i] = named->id[named->n - 1];
+	atomic_signal_fence(memory_order_seq_cst);
+	named->n--;
 }
 
 static void all_landed(struct iod_daemon *d)
@@ -237,10 +244,11 @@ static int on_hangup(sd_event_source *source, int fd, uint32_t revents, void *da
 	(void)source;
 	(void)fd;
 	(void)revents;
-	iod_notify_unstore(p->name);
-	end_pipe(p);
+	/* this order: a pipe that is named must be with the manager, or the slab is lost */
 	if (k->is_adopted)
 		forget_pipe(slab_pipes(k->daemon->slab), p->id);
+	iod_notify_unstore(p->name);
+	end_pipe(p);
 	if (--k->n_open == 0)
 		all_landed(k->daemon);
 	return 0;
