@@ -333,7 +333,8 @@ static bool take_tables(struct source *s, const struct saved_header *h,
 	s->n_tensors = h->n_tensors;
 	s->n_trunk_files = (uint32_t)h->n_trunk_files;
 	memcpy(s->model_digest, h->model_digest, sizeof(s->model_digest));
-	return s->segments && s->tile_segment && s->expert_base && s->experts && is_sound(s);
+	return s->segments && s->tile_segment && s->expert_base && s->experts &&
+	       (s->tile_checksum || h->n_trunk_files == 0) && is_sound(s);
 }
 
 /* 0, or why the saved file is not used (NULL: there is none). */
