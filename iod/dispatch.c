@@ -68,8 +68,9 @@ static int on_hello(struct iod_client *c, const struct wire_hello *hello, struct
 	if (r < 0)
 		return r;
 	r = refuse_changed(c->daemon, err);
-	if (r == 0)
-		r = iod_quota_admit(c->daemon, err);
+	if (r < 0)
+		return r;
+	r = iod_quota_admit(c->daemon, err);
 	if (r < 0) {
 		(void)sd_event_now(c->daemon->event, CLOCK_MONOTONIC, &c->daemon->refused_usec);
 		return r;
