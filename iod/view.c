@@ -221,6 +221,7 @@ int iod_view_reply(struct iod_client *c, struct err *err)
 	struct proto_message m = { .type = PROTO_VIEW_REPLY };
 	json_t *picture;
 	char *text;
+	int r = 0;
 
 	/* pictures are large: none is kept for who does not take the messages before it */
 	if (c->n_out > 0)
@@ -236,8 +237,11 @@ int iod_view_reply(struct iod_client *c, struct err *err)
 	m.body.view_reply.size = (uint32_t)m.tail_size;
 	if (m.tail_size <= PROTO_TAIL_MAX)
 		iod_client_send(c, &m);
+	else
+		r = err_set(err, ERR_UNSUPPORTED,
+			    "a picture of %zu bytes is too large for a message", m.tail_size);
 	free(text);
-	return 0;
+	return r;
 }
 
 /* ---- Prometheus --------------------------------------------------------------------------------
