@@ -12,6 +12,8 @@
 
 /* Characters of the map of slots. */
 enum { MAP_WIDTH = 64 };
+/* Bytes of a path that are shown. */
+enum { PATH_SHOWN = 200 };
 
 static uint64_t now_usec(const struct iod_daemon *d)
 {
@@ -66,6 +68,20 @@ static double wait_seconds(const struct iod_client *c, uint64_t now)
 	return (double)(c->wait_usec + more) / 1e6;
 }
 
+/* Both JSON and Prometheus want UTF-8. The end that is left out may be in the middle of a
+ * character, and a path need not be UTF-8 at all. */
+static void show_path(const char *path, char ret[PATH_SHOWN + 1])
+{
+	json_t *is_utf8;
+
+	(void)snprintf(ret, PATH_SHOWN + 1, "%s", path);
+	is_utf8 = json_string(ret);
+	for (char *at = ret; !is_utf8 && *at != '\0'; at++)
+		if ((unsigned char)*at >= 0x80)
+			*at = '?';
+	json_decref(is_utf8);
+}
+
 /* ---- the JSON object --------------------------------------------------------------------------
  */
 
@@ -102,15 +118,16 @@ static json_t *devices_of(const struct iod_daemon *d)
 
 	for (uint32_t i = 0; iod_reader_device(d->reader, i, &device); i++) {
 		json_t *bytes = json_object();
+		char path[PATH_SHOWN + 1];
 
+		show_path(device.first_path, path);
 		for (uint32_t k = 0; k < IOD_READ_CLASS_N_; k++)
 			(void)json_object_set_new(bytes, class_names[k],
 						  json_integer((json_int_t)device.bytes[k]));
-		(void)json_array_append_new(
-			a, json_pack("{s:s%, s:o, s:i, s:i, s:i}", "path", device.first_path,
-				     strnlen(device.first_path, 200), "bytes", bytes, "in_flight",
-				     device.n_in_flight, "depth", device.depth, "chunk",
-				     device.chunk));
+		(void)json_array_append_new(a, json_pack("{s:s, s:o, s:i, s:i, s:i}", "path", path,
+							 "bytes", bytes, "in_flight",
+							 device.n_in_flight, "depth", device.depth,
+							 "chunk", device.chunk));
 	}
 	return a;
 }
@@ -298,20 +315,24 @@ static void print_counters(FILE *f, struct iod_daemon *d)
 static void print_devices(FILE *f, const struct iod_daemon *d)
 {
 	struct iod_reader_device device;
+	char path[PATH_SHOWN + 1];
 
 	print_head(f, "device_read_bytes_total", "counter",
 		   "bytes read from each device, by class");
-	for (uint32_t i = 0; iod_reader_device(d->reader, i, &device); i++)
+	for (uint32_t i = 0; iod_reader_device(d->reader, i, &device); i++) {
+		show_path(device.first_path, path);
 		for (uint32_t k = 0; k < IOD_READ_CLASS_N_; k++) {
 			(void)fputs("k3_device_read_bytes_total{", f);
-			print_label(f, "path", device.first_path);
+			print_label(f, "path", path);
 			(void)fprintf(f, ",class=\"%s\"} %" PRIu64 "\n", class_names[k],
 				      device.bytes[k]);
 		}
+	}
 	print_head(f, "device_reads_in_flight", "gauge", "chunks in flight on each device");
 	for (uint32_t i = 0; iod_reader_device(d->reader, i, &device); i++) {
+		show_path(device.first_path, path);
 		(void)fputs("k3_device_reads_in_flight{", f);
-		print_label(f, "path", device.first_path);
+		print_label(f, "path", path);
 		(void)fprintf(f, "} %" PRIu32 "\n", device.n_in_flight);
 	}
 }
