@@ -121,6 +121,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 	report_changed(d);
 	report_stalls(d);
 	iod_start_listen_again(d);
+	iod_scrape_listen_again(d->scrape);
 	(void)sd_event_source_set_time(source, usec + TIMER_USEC);
 	return 0;
 }

@@ -168,13 +168,27 @@ static int on_connect(sd_event_source *source, int fd, uint32_t revents, void *d
 	int conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 	(void)revents;
-	if (conn >= 0)
-		(void)let_in(s, conn);
-	/* full, or no descriptors: those that come now wait until a visit ends, or the next second
-	 */
+	if (conn < 0) {
+		if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+			return 0;
+		iod_daemon_complain(
+			s->daemon, "a visitor of --metrics could not be accepted: %s; trying again",
+			strerror(errno));
+		/* it stays readable: not again and again, but when the timer says so */
+		(void)sd_event_source_set_enabled(source, SD_EVENT_OFF);
+		return 0;
+	}
+	(void)let_in(s, conn);
+	/* full: those that come now wait until a visit ends */
 	if (s->n_visits >= MAX_VISITS)
 		(void)sd_event_source_set_enabled(source, SD_EVENT_OFF);
 	return 0;
+}
+
+void iod_scrape_listen_again(struct iod_scrape *s)
+{
+	if (s && s->n_visits < MAX_VISITS)
+		(void)sd_event_source_set_enabled(s->source, SD_EVENT_ON);
 }
 
 static int adopt(struct iod_scrape **ret, struct iod_daemon *d, int fd, struct err *err)
@@ -209,7 +223,8 @@ static int adopt(struct iod_scrape **ret, struct iod_daemon *d, int fd, struct e
  * clients' socket, and whoever answers at path is left alone. */
 static int clear_path(const struct sockaddr_un *addr, struct err *err)
 {
-	CLEANUP(fd_closep) int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CLEANUP(fd_closep)
+	int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct stat st;
 
 	if (lstat(addr->sun_path, &st) < 0)
@@ -217,7 +232,9 @@ static int clear_path(const struct sockaddr_un *addr, struct err *err)
 	if (!S_ISSOCK(st.st_mode))
 		return err_set(err, ERR_SOCKET, "--metrics %s is there and no socket",
 			       addr->sun_path);
-	if (connect(probe, (const struct sockaddr *)addr, sizeof(*addr)) == 0)
+	/* one that is too busy to answer (EAGAIN) is served too */
+	if (connect(probe, (const struct sockaddr *)addr, sizeof(*addr)) == 0 ||
+	    errno != ECONNREFUSED)
 		return err_set(err, ERR_SOCKET, "--metrics %s is served by another program",
 			       addr->sun_path);
 	(void)unlink(addr->sun_path);

@@ -11,4 +11,6 @@ struct iod_scrape;
 
 /* d->scrape, when it was asked for: a socket that was passed, or --metrics. ERR_SOCKET. */
 int iod_scrape_open(struct iod_daemon *d, struct err *err);
+/* Once a second: there may be descriptors again. s may be NULL. */
+void iod_scrape_listen_again(struct iod_scrape *s);
 struct iod_scrape *iod_scrape_free(struct iod_scrape *s);

@@ -3,6 +3,7 @@ shares nothing with the daemon."""
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import k3test
-from k3test import DEMO, Daemon, Wire, check, check_equal
+from k3test import DEMO, Daemon, Wire, check, check_equal, wait_until
 
 STATS = k3test.table("proto/stats.def", "STAT")
 
@@ -130,8 +131,46 @@ def visitors(case):
     for s in [*silent, endless]:
         s.close()
     check_equal(d.stop(), 0, "exit code")
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as first:
+        busy.bind(case.path("busy"))
+        busy.listen(0)
+        first.connect(case.path("busy"))  # the next one would wait
+        r = case.exec("k3-iod", "--model", DEMO, "--socket", case.path("s"), "--metrics", case.path("busy"))
+        check(r.rc == 1 and "served by another" in r.err, f"a socket of somebody who is busy\n{r}")
+        check(os.path.exists(case.path("busy")), "it took the socket of somebody who is busy")
     r = case.exec("k3-iod", "--model", DEMO, "--socket", case.path("s"), "--metrics", case.dir)
     check(r.rc == 1 and "--metrics" in r.err, f"a folder in the place of the socket\n{r}")
+
+
+def no_descriptors(case):
+    """Out of descriptors: said once a second, not as often as the loop can turn; then it answers."""
+    path = case.path("metrics")
+    d = Daemon(case, DEMO, "--trunk-gb", "0", "--cache-gb", "0", "--metrics", path)
+    soft, hard = resource.prlimit(d.pid, resource.RLIMIT_NOFILE)
+    scrape(path)  # whatever it opened to start is closed again
+    fds = set(map(int, os.listdir(f"/proc/{d.pid}/fd")))
+    used = min(set(range(len(fds) + 1)) - fds)  # the number that the next one would get
+    resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (used, hard))
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(path)
+        wait_until(lambda: d.log().count("visitor of --metrics") > 2, "three attempts to accept")
+        resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    dropped = parse(scrape(path)[2])["k3_log_lines_dropped_total"][1]
+    check_equal(dropped, {None: 0}, "complaints beyond ten a second")
+    check_equal(d.stop(), 0, "exit code")
+
+
+def paths(case):
+    """A path that is no UTF-8 is shown all the same, in JSON and for Prometheus."""
+    model, path = case.path("m\udcffl"), case.path("metrics")
+    os.symlink(DEMO, model)
+    d = Daemon(case, model, "--trunk-gb", "0", "--cache-gb", "0", "--metrics", path)
+    r = case.exec("k3", "stats", "--socket", d.socket, "--json")
+    shown = [x["path"] for x in json.loads(r.out)["devices"]]
+    check(len(shown) == 1 and "/m?l/" in shown[0] + "/", f"devices: {shown}")
+    labels = parse(scrape(path)[2])["k3_device_reads_in_flight"][1]
+    check_equal(list(labels), [f'path="{shown[0]}"'], "labels")
+    check_equal(d.stop(), 0, "exit code")
 
 
 def view(case):
@@ -198,4 +237,4 @@ def quotas(case):
 
 
 if __name__ == "__main__":
-    k3test.main([parser, prometheus, visitors, view, quotas])
+    k3test.main([parser, prometheus, visitors, no_descriptors, paths, view, quotas])
