@@ -105,13 +105,29 @@ static uint64_t pipe_id(int fd)
 	return fstat(fd, &st) < 0 ? 0 : (uint64_t)st.st_ino;
 }
 
+/* The slab that was passed. Of two neither: the manager did not hear that the earlier one is of no
+ * use, and would keep the memory of both. */
+static int take_slab(struct iod_passed *p)
+{
+	int fd = iod_passed_take(p, SLAB_NAME, NULL);
+	int other;
+
+	while ((other = iod_passed_take(p, SLAB_NAME, NULL)) >= 0) {
+		log_info("two slabs were left with the service manager; starting cold");
+		iod_notify_unstore(SLAB_NAME);
+		(void)fd_close(other);
+		fd = fd_close(fd);
+	}
+	return fd;
+}
+
 void iod_keep_take(struct iod_daemon *d)
 {
 	struct iod_keep *k = &d->keep;
 	const char *name;
 	int fd;
 
-	k->slab_fd = iod_passed_take(&d->passed, SLAB_NAME, NULL);
+	k->slab_fd = take_slab(&d->passed);
 	while ((fd = iod_passed_take(&d->passed, PIPE_PREFIX, &name)) >= 0) {
 		if (k->n_pipes == SLAB_PIPES_MAX || secure_getenv(IOD_KEEP_HASTE_VARIABLE)) {
 			iod_notify_unstore(name);

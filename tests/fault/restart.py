@@ -95,6 +95,25 @@ def in_a_step(case):
     m.close()
 
 
+def two_slabs(case):
+    """A manager that did not hear that a slab is of no use passes two: it starts, cold, and keeps one."""
+    want = case.k3(DEMO, ids=GREEDY[0]["ids"], gen=24).run["logits_digest"]
+    m = Manager(case, DEMO, *HALF).start()
+    fill(case, m)
+    m.kill()
+    m.store.append(("k3-slab", os.memfd_create("k3-slab")))
+    m.start()
+    check("two slabs" in m.log(), f"it does not say why it is cold\n{m.log()}")
+    check_equal(m.stats()["experts_resident"], 0, "experts resident")
+    check_equal(fill(case, m)["logits_digest"], want, "digest")
+    check_equal(len(m.stored("k3-slab")), 1, "slabs with the manager")
+    m.kill()
+    m.start()
+    check(m.stats()["experts_resident"] > 20, f"the next start is cold as well\n{m.log()}")
+    check_equal(m.stop(), 0, "exit code")
+    m.close()
+
+
 def dropped(case):
     """What it cannot trust it drops as a whole, with the reason."""
     model = case.copy_model(DEMO)
@@ -251,4 +270,4 @@ def refill_at_once(case):
 
 
 if __name__ == "__main__":
-    k3test.main([keeps, in_a_step, dropped, refill_waits, refill_at_once])
+    k3test.main([keeps, in_a_step, two_slabs, dropped, refill_waits, refill_at_once])
