@@ -13,7 +13,8 @@
 #include "shared/attr.h"
 #include "shared/must.h"
 
-enum { TRIES_MAX = 4 };
+/* Of the disk's errors; those of a kernel that has no room just now say nothing about the disk. */
+enum { TRIES_MAX = 4, BUSY_TRIES_MAX = 12 };
 #define BACK_OFF_NS    (UINT64_C(20) * 1000 * 1000) /* then four times as long each */
 #define FLUSH_AGAIN_NS (UINT64_C(1) * 1000 * 1000)
 
@@ -223,9 +224,24 @@ static void count_bytes(struct iod_reader *r, struct reader_chunk *c, uint64_t n
 	c->queue->bytes[c->class] += n;
 }
 
-static bool may_pass(int error)
+/* How often a read that ended with this error, or with nothing (0), is tried. */
+static uint32_t tries_max(int error)
 {
-	return error == -EIO || error == -EAGAIN || error == -ENOMEM || error == -EINTR;
+	switch (error) {
+	case 0:
+	case -EIO:
+		return TRIES_MAX;
+	case -EAGAIN:
+	case -ENOMEM:
+	case -EINTR:
+		return BUSY_TRIES_MAX;
+	}
+	return 1;
+}
+
+static uint64_t back_off(uint32_t n_tries)
+{
+	return BACK_OFF_NS << (2 * ((n_tries < TRIES_MAX ? n_tries : TRIES_MAX) - 1));
 }
 
 /* The read brought an error, or nothing (0). Returns true when it is tried again. */
@@ -235,10 +251,9 @@ static bool retry_chunk(struct iod_reader *r, struct reader_chunk *c, int error)
 	if (c->req->result < 0)
 		return false;
 	c->n_tries++;
-	if (c->n_tries < TRIES_MAX && (error == 0 || may_pass(error))) {
+	if (c->n_tries < tries_max(error)) {
 		r->counts.reads_retried++;
-		pause_chunk(r, c, CHUNK_BACKS_OFF,
-			    now_ns() + (BACK_OFF_NS << (2 * (c->n_tries - 1))));
+		pause_chunk(r, c, CHUNK_BACKS_OFF, now_ns() + back_off(c->n_tries));
 		return true;
 	}
 	r->counts.reads_failed++;
