@@ -142,8 +142,11 @@ static int write_pieces(const char *path, const struct fd_piece *pieces, size_t 
 int fd_replace_file(const char *path, const struct fd_piece *pieces, size_t n_pieces)
 {
 	CLEANUP(freep) char *fresh = NULL;
+	struct stat st;
 	int r;
 
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+		return S_ISDIR(st.st_mode) ? -EISDIR : -EEXIST;
 	if (asprintf(&fresh, "%s.new", path) < 0) {
 		fresh = NULL;
 		return -ENOMEM;

@@ -19,7 +19,8 @@ int fd_slurp(int fd, size_t max, char **ret, size_t *ret_size);
 /*
  * Replace the file at path by these pieces: written beside it (path.new), synced, renamed, the
  * directory synced; so there is always the old file or the new one, whole. 0 or -errno, the old
- * file then as it was.
+ * file then as it was. -EEXIST, -EISDIR: what is there is no regular file, and is left alone: root
+ * would replace a device.
  */
 struct fd_piece {
 	const void *bytes;

@@ -1,8 +1,11 @@
 /* k3-store verify: options to iod_verify or iod_sums_write; findings to standard error, the summary
  * to standard output. */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "iod/store/options.h"
 #include "iod/store/progress.h"
@@ -11,6 +14,7 @@
 #include "shared/attr.h"
 #include "shared/fd.h"
 #include "shared/log.h"
+#include "shared/sums.h"
 
 static void show_progress(void *data, const char *what, uint64_t done, uint64_t total)
 {
@@ -89,6 +93,25 @@ static int verify(const struct iod_store_line *line)
 	return result.n_faults ? err_exit_code(ERR_CHECKPOINT) : 0;
 }
 
+/* The name may be a slip that would cost a shard: only checksums are replaced. */
+static int check_replaced(const char *path, struct err *err)
+{
+	CLEANUP(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	struct stat st;
+	uint64_t magic;
+
+	if (fd < 0 && errno == ENOENT)
+		return 0;
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+	    (st.st_size == 0 || (fd_pread_all(fd, &magic, sizeof(magic), 0) == 0 &&
+				 (magic == SUMS_MAGIC || magic == SUMS_PARTIAL_MAGIC))))
+		return 0;
+	return err_set(err, ERR_USAGE,
+		       "--sums %s: another file stands there, and no checksums; it is left alone: "
+		       "give another name, or remove it",
+		       path);
+}
+
 static int write_sums(const struct iod_store_line *line)
 {
 	CLEANUP(freep) char *path = NULL;
@@ -110,6 +133,8 @@ static int write_sums(const struct iod_store_line *line)
 		path = NULL;
 	if (!path)
 		return err_exit_code(ERR_NO_MEMORY);
+	if (line->options.sums && check_replaced(path, &err) < 0)
+		return fail(&err);
 	want.out = path;
 	iod_progress_init(&progress, line->options.quiet);
 	r = iod_sums_write(&want, &result, &err);

@@ -13,6 +13,8 @@
 #include "shared/attr.h"
 #include "shared/fd.h"
 
+#define FIRST_LINE "k3-store verify 1\n"
+
 enum { JOURNAL_MAX = 64 << 20, SAVE_SECONDS = 2 };
 
 void iod_verify_journal_deinit(struct iod_verify_journal *j)
@@ -42,9 +44,17 @@ int iod_verify_journal_open(struct iod_verify_journal *j, const char *path, uint
 	int at = 0, r = 0;
 
 	*j = (struct iod_verify_journal){ .path = path, .key = key, .saved = time(NULL) };
-	if (!path || fd_read_file(AT_FDCWD, path, JOURNAL_MAX, &text, &size) < 0)
+	if (path)
+		r = fd_read_file(AT_FDCWD, path, JOURNAL_MAX, &text, &size);
+	if (!path || r == -ENOENT || (r == 0 && size == 0))
 		return 0;
-	if (sscanf(text, "k3-store verify 1\nof %" SCNx64 "\ndone %" SCNu64 "\n%n", &its_key, &done,
+	if (r < 0 || strncmp(text, FIRST_LINE, strlen(FIRST_LINE)) != 0)
+		return err_set(err, ERR_USAGE,
+			       "the journal %s: %s; it is left alone: give another name with "
+			       "--journal, or remove it",
+			       path, r < 0 ? strerror(-r) : "another file stands there");
+	j->is_there = true;
+	if (sscanf(text, FIRST_LINE "of %" SCNx64 "\ndone %" SCNu64 "\n%n", &its_key, &done,
 		   &at) != 2 ||
 	    at == 0 || its_key != key)
 		return 0;
@@ -73,7 +83,7 @@ int iod_verify_journal_save(struct iod_verify_journal *j, int is_now)
 	f = open_memstream(&lines, &size);
 	if (!f)
 		return 0;
-	(void)fprintf(f, "k3-store verify 1\nof %016" PRIx64 "\ndone %" PRIu64 "\n", j->key,
+	(void)fprintf(f, FIRST_LINE "of %016" PRIx64 "\ndone %" PRIu64 "\n", j->key,
 		      j->done);
 	for (const char *line = j->bad; line && *line; line = strchr(line, '\n') + 1)
 		(void)fprintf(f, "bad %.*s\n", (int)strcspn(line, "\n"), line);
@@ -83,11 +93,13 @@ int iod_verify_journal_save(struct iod_verify_journal *j, int is_now)
 	r = fd_replace_file(j->path, &piece, 1);
 	if (r < 0)
 		j->path = NULL;
+	else
+		j->is_there = true;
 	return r;
 }
 
 void iod_verify_journal_remove(struct iod_verify_journal *j)
 {
-	if (j->path)
+	if (j->path && j->is_there)
 		(void)unlink(j->path);
 }

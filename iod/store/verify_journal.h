@@ -7,6 +7,7 @@
  *   done N              steps that are over
  *   bad SENTENCE        one line for each fault so far
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shared/err.h"
@@ -18,9 +19,11 @@ struct iod_verify_journal {
 	char *bad; /* owned: sentences, a newline after each */
 	uint64_t n_bad;
 	int64_t saved; /* seconds */
+	bool is_there; /* a file of ours */
 };
 
-/* Take up the file at path when it is of this key. */
+/* Take up the file at path when it is of this key. ERR_USAGE when something else than a journal is
+ * there. */
 int iod_verify_journal_open(struct iod_verify_journal *j, const char *path, uint64_t key,
 			    struct err *err);
 void iod_verify_journal_deinit(struct iod_verify_journal *j);

@@ -256,6 +256,26 @@ def first_layers(case):
     check("lm_head" in verify(case, full, "--layers", "2", "--deep", expect=1).err, "a byte of the head")
 
 
+def left_alone(case):
+    """A name given by mistake costs nobody a file: shards, config.json, devices stay what they are."""
+    model = case.copy_model(k3test.oracle("tiny"))
+    verify(case, model, "--write")
+    os.symlink("/dev/null", case.path("device"))
+    for name in (shards(model)[0], "config.json", "k3.sums"):
+        path = os.path.join(model, name)
+        before = open(path, "rb").read()
+        r = verify(case, model, "--deep", "--journal", path, expect=2)
+        check(path in r.err and "--journal" in r.err, f"the sentence\n{r}")
+        if name != "k3.sums":
+            r = verify(case, model, "--write", "--sums", path, expect=2)
+            check(path in r.err and "--sums" in r.err, f"the sentence\n{r}")
+        check(open(path, "rb").read() == before, f"{name} is not what it was")
+    verify(case, model, "--deep", "--journal", case.path("device"))
+    check(os.path.islink(case.path("device")), "the symlink to a device is gone")
+    verify(case, model, "--write", "--sums", case.path("device"), expect=2)
+    check(os.path.islink(case.path("device")), "the symlink to a device has been replaced")
+
+
 def refusals(case):
     model = k3test.oracle("tiny")
     for args in ([], [model, "--write", "--deep"], [model, "--rate", "1M"], [model, "--deep", "--rate", "1"],
@@ -265,4 +285,4 @@ def refusals(case):
 
 
 if __name__ == "__main__":
-    k3test.main([flipped, trunk_file, impossible_scale, stale, interrupted, manifest, released, first_layers, refusals])
+    k3test.main([flipped, trunk_file, impossible_scale, stale, interrupted, manifest, released, first_layers, left_alone, refusals])
