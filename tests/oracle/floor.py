@@ -150,7 +150,7 @@ def too_little(case, limit):
     if group.group:
         r = case.exec("k3", "run", case.path("model"), "--ids", "5", "--context", str(CONTEXT), preexec=group.enter)
         check_equal(r.rc, 2, f"exit code within {limit} bytes\n{r}")
-        check("this run would take" in r.err and "the least is" in r.err, f"no sentence with both numbers\n{r}")
+        check("this run would take" in r.err and "the least" in r.err, f"no sentence with both numbers\n{r}")
     group.close()
 
 
@@ -167,5 +167,7 @@ def at(limit):
     return two_tokens
 
 
+# meson's aid against reading freed memory fills blocks that nobody would have touched.
+os.environ.pop("MALLOC_PERTURB_", None)
 LONG = [("hollow_1_gb", at(1_000_000_000)), ("hollow_4_gb", at(4_000_000_000)), ("hollow_16_gb", at(16_000_000_000))]
 k3test.main([counts, hollow_one_token] + [c for c in LONG if c[0] in sys.argv[1:]])
