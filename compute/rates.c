@@ -78,6 +78,8 @@ double k3_rate_memory(unsigned n_threads)
 	void *memory;
 
 	memlimit_get("", &limit);
+	if (limit.bytes < 2 * MEMORY_LEAST) /* somebody has planned with what is left */
+		return 0;
 	size = limit.bytes / 8 < MEMORY_MOST ? limit.bytes / 8 : MEMORY_MOST;
 	size = (size > MEMORY_LEAST ? size : MEMORY_LEAST) / SLAB_HUGE_PAGE * SLAB_HUGE_PAGE;
 	memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,7 +1,8 @@
 #pragma once
 /* Scope cleanup and ownership hand-over; see docs/architecture.md "Ownership". */
 
-#define CLEANUP(fn)       __attribute__((__cleanup__(fn)))
+/* A variable that does nothing but be cleaned up is used, whatever clang thinks. */
+#define CLEANUP(fn)       __attribute__((__cleanup__(fn), __unused__))
 #define PRINTF_LIKE(f, a) __attribute__((__format__(__printf__, f, a)))
 
 /* Hand a pointer on: the variable is NULL afterwards, so its cleanup does nothing. */

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "shared/attr.h"
+
 static const char *log_program = "k3";
 static enum log_level log_max = LOG_LEVEL_INFO;
 static bool log_journal;
@@ -25,7 +27,7 @@ static void replace_controls(char *text)
 			*text = '?';
 }
 
-static void write_line(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
+static PRINTF_LIKE(3, 0) void write_line(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
 {
 	char text[2400];
 
