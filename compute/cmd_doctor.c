@@ -191,15 +191,17 @@ static void choose_command(struct checkup *c)
 	CLEANUP(freep) char *store = program_path("k3-store", "../iod/store/k3-store");
 	CLEANUP(freep) char *model = as_words("", &c->line->words);
 	CLEANUP(freep) char *trunk = as_words("--trunk ", &o->trunk);
+	const char *download;
 
 	if (!k3 || !store || !model || !trunk)
 		return;
+	/* A script: no build makes it, it runs from the sources. */
+	download = strcmp(k3, "k3") == 0 ? "k3-download-model" : "deploy/download-model";
 	if (c->line->words.n == 0)
-		(void)set_command(c, "no MODEL was given; it takes 1.56 TB",
-				  "deploy/download-model DIR");
+		(void)set_command(c, "no MODEL was given; it takes 1.56 TB", "%s DIR", download);
 	else if (!c->is_complete)
-		(void)set_command(c, "the checkpoint is not whole; what is there is kept",
-				  "deploy/download-model %s", c->line->words.items[0]);
+		(void)set_command(c, "the checkpoint is not whole; what is there is kept", "%s %s",
+				  download, c->line->words.items[0]);
 	else if (!c->has_plan)
 		return;
 	else if (o->trunk.n == 0 && c->plan.memory.size.trunk_size > TRUNK_WORTH &&
