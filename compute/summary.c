@@ -11,6 +11,11 @@
 /* Above this share of the memory's rate the kernels have nothing left to gain. */
 #define NEAR_MEMORY 0.7
 
+static bool holds_all_experts(const struct k3_memplan *m)
+{
+	return m->item[K3_MEMPLAN_daemon_expert_slots] >= m->size.n_experts * m->size.expert_size;
+}
+
 static const char *advise(const struct k3_report *r, const struct k3_summary *s)
 {
 	const struct k3_memplan *m = r->plan;
@@ -24,6 +29,9 @@ static const char *advise(const struct k3_report *r, const struct k3_summary *s)
 	if (m && m->item[K3_MEMPLAN_daemon_tile_ring] > 0 && s->trunk_read > 0)
 		return "reading binds, most of it trunk: a larger --trunk-gb, a faster disk, or a "
 		       "trunk file on it (k3-store pack); k3 plan shows what a budget brings";
+	if (s->experts_read > 0 && m && holds_all_experts(m))
+		return "reading binds, but all has its place in memory and is read once: a longer "
+		       "run, a daemon that stays (k3-iod), or a faster disk";
 	if (s->experts_read > 0)
 		return "reading binds, and all of the trunk is resident: a larger --cache-gb, or a "
 		       "faster disk; k3-store replay shows what a cache brings";
