@@ -27,7 +27,8 @@ static void replace_controls(char *text)
 			*text = '?';
 }
 
-static PRINTF_LIKE(3, 0) void write_line(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
+static PRINTF_LIKE(3, 0) void write_line(enum log_level level, const char *const *fields,
+					 const char *fmt, va_list ap)
 {
 	char text[2400];
 

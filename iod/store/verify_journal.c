@@ -54,8 +54,8 @@ int iod_verify_journal_open(struct iod_verify_journal *j, const char *path, uint
 			       "--journal, or remove it",
 			       path, r < 0 ? strerror(-r) : "another file stands there");
 	j->is_there = true;
-	if (sscanf(text, FIRST_LINE "of %" SCNx64 "\ndone %" SCNu64 "\n%n", &its_key, &done,
-		   &at) != 2 ||
+	if (sscanf(text, FIRST_LINE "of %" SCNx64 "\ndone %" SCNu64 "\n%n", &its_key, &done, &at) !=
+		    2 ||
 	    at == 0 || its_key != key)
 		return 0;
 	for (char *line = text + at, *next; r == 0 && line && *line; line = next) {
@@ -83,8 +83,7 @@ int iod_verify_journal_save(struct iod_verify_journal *j, int is_now)
 	f = open_memstream(&lines, &size);
 	if (!f)
 		return 0;
-	(void)fprintf(f, FIRST_LINE "of %016" PRIx64 "\ndone %" PRIu64 "\n", j->key,
-		      j->done);
+	(void)fprintf(f, FIRST_LINE "of %016" PRIx64 "\ndone %" PRIu64 "\n", j->key, j->done);
 	for (const char *line = j->bad; line && *line; line = strchr(line, '\n') + 1)
 		(void)fprintf(f, "bad %.*s\n", (int)strcspn(line, "\n"), line);
 	if (fclose(f) != 0)
