@@ -149,8 +149,10 @@ static int walk_part(const struct sums *m, const struct source *s, uint32_t tile
 	uint32_t unit = block_rows(role, &s->config);
 	uint32_t base = m->first_block[layer_of(m, s, t) * ROLE_N_ + role];
 	uint64_t row_size = p->size / p->rows;
+	uint32_t n_matrix_rows, cols;
 
 	must(base != UINT32_MAX);
+	role_shape(role, &s->config, &n_matrix_rows, &cols);
 	if (t->first_row % unit != 0)
 		return 0; /* see sums_can_check */
 	base += t->first_row / unit;
@@ -158,6 +160,8 @@ static int walk_part(const struct sums *m, const struct source *s, uint32_t tile
 		uint32_t n = p->rows - row < unit ? p->rows - row : unit;
 		uint64_t off = p->offset + row * row_size;
 
+		if (n < unit && t->first_row + p->rows < n_matrix_rows)
+			return 0; /* the block goes on in the next tile: sums_can_check */
 		if (settle(&m->blocks[base], sets, bytes + off, n * row_size, ret))
 			continue;
 		(void)names_format(role, t->layer, ret->name, sizeof(ret->name));

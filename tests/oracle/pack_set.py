@@ -20,7 +20,7 @@ def read(path):
 
 
 def pack(case, model, *outs, expect=0):
-    r = case.exec("k3-store", "pack", model, *outs, "--tile", "16384")
+    r = case.exec("k3-store", "pack", model, *outs, "--tile", "4096")
     check_equal(r.rc, expect, f"exit code of k3-store pack\n{r}")
     return r
 
@@ -157,7 +157,7 @@ def killed(case):
     outs = [os.path.join(folder, n) for n in ("a", "b")]
     kills = 0
     for delay in (0, 0.004, 0.01, 0.02, 0.03, 0.05):
-        p = subprocess.Popen([k3test.program("k3-store"), "pack", model, *outs, "--tile", "16384"],
+        p = subprocess.Popen([k3test.program("k3-store"), "pack", model, *outs, "--tile", "4096"],
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         case.processes.append(p)
         wait_until(lambda: p.poll() is not None or len(os.listdir(folder)) > 0, "packing to begin")
