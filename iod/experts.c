@@ -524,7 +524,7 @@ int iod_experts_ask(struct iod_client *c, const struct wire_experts *m, struct e
 		struct iod_expert_ref *ref;
 
 		if (list_is_empty(&e->free))
-			return err_set(err, ERR_PROTOCOL,
+			return err_set(err, ERR_BUSY,
 				       "EXPERTS: more than the window of %u experts asked for and "
 				       "not done",
 				       e->window);

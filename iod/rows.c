@@ -95,7 +95,7 @@ int iod_rows_ask(struct iod_client *c, const struct wire_rows *m, struct err *er
 				       "ROWS: token %u, the embedding has %" PRIu64 " rows",
 				       m->ids[i], n_rows);
 	if (c->rows.n >= IOD_QUOTA_ROW_REQUESTS)
-		return err_set(err, ERR_PROTOCOL, "ROWS: more than %u requests at once",
+		return err_set(err, ERR_BUSY, "ROWS: more than %u requests at once",
 			       IOD_QUOTA_ROW_REQUESTS);
 	q = calloc(1, sizeof(*q));
 	if (!q)

@@ -6,6 +6,7 @@ import re
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 
@@ -233,6 +234,14 @@ def quotas(case):
             e.hello()
             check_equal((e.welcome["tile_window"], e.welcome["expert_window"]), (5, 8), "windows after the reload")
         check("max-clients 3" in d.log(), d.log())
+        # nine experts, where eight were promised: refused, and told that asking again is worth it
+        b.send("EXPERTS", struct.pack("<IIII128H", 1, 9, 1, 0, *range(9), *[0] * 119))
+        got = b.receive()
+        while got and got[0] != "ERROR":
+            got = b.receive()
+        check(got is not None, "no ERROR before the connection ended")
+        check_equal(struct.unpack_from("<II", got[1]), (int(busy), 1), "code and class of a quota that is used up")
+        check(b"more than the window of 8 experts" in got[1], str(got[1]))
     check_equal(d.stop(), 0, "exit code")
 
 
