@@ -28,6 +28,8 @@ static int check(const struct k3_command_line *line, const struct config *c, str
 			       "--context %" PRIu64 " is more than the %" PRIu32
 			       " positions of this model",
 			       o->context, c->max_positions);
+	if (option_was_given(line->program, o, "memory-gb") && o->memory_gb == 0)
+		return err_set(err, ERR_USAGE, "--memory-gb 0: give more than 0");
 	return 0;
 }
 

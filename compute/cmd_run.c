@@ -483,9 +483,11 @@ static void write_report(struct run *r, int *exit_code)
 	}
 }
 
-static void run_free(struct run *r)
+/* The exit code of what ends only here: 0, or that of a timeline that could not be written. */
+static int run_free(struct run *r)
 {
 	struct err unused = { 0 }, err = { 0 };
+	int e;
 
 	(void)close_outputs(r, &unused);
 	k3_report_deinit(&r->report);
@@ -497,7 +499,8 @@ static void run_free(struct run *r)
 	(void)k3_iod_free(r->iod);
 	(void)k3_embedded_finish(r->embedded);
 	/* the daemon has added its part */
-	if (timeline_finish(r->timeline, &err) < 0)
+	e = timeline_finish(r->timeline, &err);
+	if (e != 0)
 		log_warning("%s", err.text);
 	k3_ids_deinit(&r->stop_ids);
 	k3_ids_deinit(&r->generated);
@@ -505,6 +508,7 @@ static void run_free(struct run *r)
 	k3_jobs_deinit(&r->jobs);
 	(void)k3_tokenizer_free(r->tokenizer);
 	free(r);
+	return e < 0 ? err_exit_code(err.code) : 0;
 }
 
 static void on_interrupt(int number)
@@ -534,7 +538,7 @@ int k3_run(const struct k3_command_line *line, const char *trace_dir)
 {
 	struct run *r = calloc(1, sizeof(*r));
 	struct err err = { 0 };
-	int e, exit_code;
+	int e, exit_code, last;
 
 	if (!r || k3_report_init(&r->report, &err) < 0) {
 		log_error("out of memory");
@@ -568,8 +572,8 @@ int k3_run(const struct k3_command_line *line, const char *trace_dir)
 		k3_summary_say(&r->report, (unsigned)r->o->threads, stderr);
 	exit_code = exit_code_of(r, e, &err);
 	write_report(r, &exit_code);
-	run_free(r);
-	return exit_code;
+	last = run_free(r);
+	return exit_code ? exit_code : last;
 }
 
 int k3_cmd_run(const struct k3_command_line *line)

@@ -77,6 +77,45 @@ static int check_batch(const struct k3_options *o, struct err *err)
 	return 0;
 }
 
+/* The same file, or the same name for one that is not there yet. Devices may be named twice. */
+static bool is_same_file(const char *a, const char *b)
+{
+	struct stat x, y;
+	bool has_x = stat(a, &x) == 0, has_y = stat(b, &y) == 0;
+
+	if (!has_x || !has_y)
+		return !has_x && !has_y && strcmp(a, b) == 0;
+	return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* What one file of a run holds another must not overwrite. */
+static int check_files(const struct k3_options *o, struct err *err)
+{
+	const struct {
+		const char *name, *path;
+		bool is_read;
+	} files[] = { { "prompt-file", o->prompt_file, true },
+		      { "ids-file", o->ids_file, true },
+		      { "batch-file", o->batch_file, true },
+		      { "config", o->config, true },
+		      { "profile", o->profile, true },
+		      { "sums", o->sums, true },
+		      { "out", o->out, false },
+		      { "timeline", o->timeline, false },
+		      { "dump-logits", o->dump_logits, false },
+		      { "dump-logits-all", o->dump_logits_all, false } };
+
+	for (size_t i = 0; i < N_ELEMENTS(files); i++)
+		for (size_t k = 0; k < i; k++)
+			if (files[i].path && files[k].path && !files[i].is_read &&
+			    is_same_file(files[i].path, files[k].path))
+				return err_set(err, ERR_USAGE,
+					       "--%s and --%s name the same file %s: give one of "
+					       "them another name",
+					       files[k].name, files[i].name, files[i].path);
+	return 0;
+}
+
 int k3_run_check(const struct k3_command_line *line, struct err *err)
 {
 	const struct k3_options *o = &line->options;
@@ -88,6 +127,8 @@ int k3_run_check(const struct k3_command_line *line, struct err *err)
 		r = check_socket(line, err);
 	if (r == 0)
 		r = check_batch(o, err);
+	if (r == 0)
+		r = check_files(o, err);
 	if (r < 0)
 		return r;
 	if (o->incremental && o->recompute)

@@ -363,7 +363,7 @@ struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 		return NULL;
 	/* nothing may land any more when what it lands in goes */
 	d->reader = iod_reader_free(d->reader);
-	if (iod_timeline_finish(d->timeline, &err) < 0)
+	if (iod_timeline_finish(d->timeline, &err) != 0)
 		log_warning("%s", err.text);
 	list_foreach_safe (at, next, &d->clients) {
 		struct iod_client *c = list_entry(at, struct iod_client, link);

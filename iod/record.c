@@ -1,14 +1,19 @@
 #include "iod/record.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "iod/client.h"
 #include "shared/attr.h"
 #include "shared/catalog.h"
+#include "shared/fd.h"
 #include "shared/log.h"
 
 struct iod_recorder {
@@ -24,6 +29,24 @@ static void recorder_freep(struct iod_recorder **r)
 	*r = iod_recorder_free(*r);
 }
 
+/* Emptied only when it is ours alone: another daemon's recording stays. A pipe that nobody reads is
+ * not waited for. */
+static FILE *open_alone(const char *path)
+{
+	CLEANUP(fd_closep)
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+	struct stat st;
+	FILE *f;
+
+	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &st) < 0 ||
+	    (S_ISREG(st.st_mode) && ftruncate(fd, 0) < 0))
+		return NULL;
+	f = fdopen(fd, "w");
+	if (f)
+		(void)TAKE_FD(fd);
+	return f;
+}
+
 int iod_recorder_new(struct iod_recorder **ret, const struct source *source, const char *path,
 		     struct err *err)
 {
@@ -36,9 +59,12 @@ int iod_recorder_new(struct iod_recorder **ret, const struct source *source, con
 	r->path = strdup(path);
 	if (!r->path)
 		return err_set(err, ERR_NO_MEMORY, "no memory for a recording");
-	r->file = fopen(path, "we");
+	r->file = open_alone(path);
 	if (!r->file)
-		return err_set(err, ERR_IO, "cannot write %s: %s", path, strerror(errno));
+		return err_set(err, ERR_IO, "cannot write %s: %s", path,
+			       errno == EWOULDBLOCK ? "another k3-iod records there; give "
+						      "--record-trace another name"
+						    : strerror(errno));
 	*ret = TAKE(r);
 	return 0;
 }

@@ -319,7 +319,10 @@ static int store(const struct option *o, const struct origin *from, const char *
 	case OPTION_GB:
 		if (!parse_gb(value, &gb))
 			return fail_value(o, from, value,
-					  "a number of gigabytes (10^9 bytes, like 12.5)", err);
+					  strcmp(o->value, "SECONDS") == 0
+						  ? "a number of seconds, like 2.5"
+						  : "a number of gigabytes (10^9 bytes, like 12.5)",
+					  err);
 		memcpy(field, &gb, sizeof(gb));
 		return 0;
 	}

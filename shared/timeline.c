@@ -144,6 +144,7 @@ static void write_name(const struct timeline *t, const char *what, uint32_t trac
 int timeline_finish(struct timeline *t, struct err *err)
 {
 	CLEANUP(timeline_freep) struct timeline *owned = t;
+	bool has_failed;
 	FILE *f;
 
 	if (!t)
@@ -159,13 +160,15 @@ int timeline_finish(struct timeline *t, struct err *err)
 			      "{\"name\":\"end\",\"ph\":\"M\",\"pid\":%d,\"args\":{}}\n]\n",
 			      (int)getpid());
 	f = TAKE(t->file);
-	if (fclose(f) != 0)
+	has_failed = ferror(f) != 0; /* a write before the last: errno is gone */
+	errno = 0;
+	if (fclose(f) != 0 || has_failed)
 		return err_set(err, errno == ENOSPC ? ERR_SPACE : ERR_IO, "cannot write %s: %s",
-			       t->path, strerror(errno));
-	if (t->n_dropped > 0)
-		return err_set(err, ERR_IO,
-			       "%s has the first %zu spans, %zu more were left out: let the run be "
-			       "shorter",
-			       t->path, t->n, t->n_dropped);
-	return 0;
+			       t->path, strerror(errno ? errno : EIO));
+	if (t->n_dropped == 0)
+		return 0;
+	(void)err_set(err, ERR_IO,
+		      "%s has the first %zu spans, %zu more were left out: let the run be shorter",
+		      t->path, t->n, t->n_dropped);
+	return 1;
 }

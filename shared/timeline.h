@@ -31,7 +31,8 @@ struct timeline_event {
 /* Make the file (begins: an array of its own), or add to one that another process has begun. */
 int timeline_new(struct timeline **ret, const char *path, const char *process, bool begins,
 		 struct err *err);
-/* Write what there is; ends the array when it was begun here. Frees; takes NULL. */
+/* Write what there is; ends the array when it was begun here. Frees; takes NULL. > 0: written, but
+ * spans were left out, which err says. */
 int timeline_finish(struct timeline *t, struct err *err);
 /* A name for a track. */
 void timeline_name_track(struct timeline *t, uint32_t track, const char *name);

@@ -105,6 +105,19 @@ def results_in_a_file(case):
     check_equal(rows, {1: GREEDY[2]["greedy_ids"][:3], "own": GREEDY[2]["greedy_ids"][:5]}, "tokens")
 
 
+def one_file_twice(case):
+    """Results do not go where the prompts come from, nor two results into one file."""
+    path, other = case.path("lines.jsonl"), case.path("link.jsonl")
+    text = json.dumps({"ids": [1, 2], "gen": 0}) + "\n"
+    open(path, "w").write(text)
+    os.symlink(path, other)
+    for args in (["--out", path], ["--out", other], ["--timeline", other],
+                 ["--out", case.path("new"), "--timeline", case.path("new")]):
+        r = case.exec("k3", "run", DEMO, "--batch-file", path, *args)
+        check(r.rc == 2 and "name the same file" in r.err and args[0] in r.err, f"{args}\n{r}")
+    check_equal(open(path).read(), text, "the prompts")
+
+
 def wrong_lines(case):
     """A sentence with file, line and field, exit 2, before anything is started."""
     good = json.dumps({"ids": [1, 2]})
@@ -132,4 +145,4 @@ def wrong_lines(case):
         check(word in r.err, f"{args}: no {word!r}\n{r}")
 
 
-k3test.main([demo_bits, tiny_bits, an_eighth_is_read, results_in_a_file, wrong_lines])
+k3test.main([demo_bits, tiny_bits, an_eighth_is_read, results_in_a_file, one_file_twice, wrong_lines])

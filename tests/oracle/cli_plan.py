@@ -90,7 +90,7 @@ def refused_with_both_numbers(case):
                         (["--context", "2000000", "--memory-gb", "9"], ["2000000", "1048576"]),
                         (["--context", "1000000", "--memory-gb", "9", "--trunk-gb", "0", "--cache-gb", "0"],
                          ["take 56.", "only 9.000 GB"]),
-                        (["--layers", "94"], ["94", "93"]),
+                        (["--layers", "94"], ["94", "93"]), (["--memory-gb", "0"], ["--memory-gb 0"]),
                         (["--measure"], ["MODEL"])):
         r = case.exec("k3", "plan", *released(), *args)
         check_equal(r.rc, 2, f"exit code\n{r}")

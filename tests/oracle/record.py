@@ -60,6 +60,16 @@ def against_the_client(case):
 def cannot_be_written(case):
     r = case.exec("k3-iod", "--model", DEMO, "--socket", case.path("s"), "--record-trace", case.path("none/t"))
     check(r.rc == 1 and "none/t" in r.err, f"a recording that cannot be written\n{r}")
+    path = case.path("trace")
+    d = Daemon(case, DEMO, "--record-trace", path)
+    case.k3(None, ids=PROMPT, gen=1, daemon=d)
+    r = case.exec("k3-iod", "--model", DEMO, "--socket", case.path("s"), "--record-trace", path)
+    check(r.rc == 1 and path in r.err and "another k3-iod" in r.err, f"a recording of another daemon\n{r}")
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+    check_equal(len(lines_of(path)), 1, "lines of the first daemon's recording")
+    os.mkfifo(case.path("pipe"))
+    r = case.exec("k3-iod", "--model", DEMO, "--socket", case.path("s"), "--record-trace", case.path("pipe"))
+    check(r.rc == 1 and "pipe" in r.err, f"a pipe that nobody reads\n{r}")
 
 
 k3test.main([hits_again, against_the_client, cannot_be_written])

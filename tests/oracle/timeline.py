@@ -136,6 +136,8 @@ def several_prompts(case):
 def cannot_be_written(case):
     r = case.k3(DEMO, "--timeline", case.path("none/x.json"), ids=IDS, gen=1, expect=None)
     check(r.rc in (1, 2) and "none/x.json" in r.err, f"a timeline that cannot be written\n{r}")
+    r = case.exec("k3", "run", DEMO, "--ids", "5,77", "--gen", "2", "--timeline", "/dev/full")
+    check(r.rc != 0 and "cannot write /dev/full" in r.err, f"a timeline on a full disk\n{r}")
 
 
 k3test.main([one_run, of_a_daemon, several_prompts, cannot_be_written])
