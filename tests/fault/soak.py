@@ -12,7 +12,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import k3test
-from k3test import DEMO, Daemon, Wire, check, check_equal, wait_until
+from k3test import DEMO, Daemon, Wire, check, check_equal, idle, wait_until
 
 SECONDS = float(os.environ.get("K3_SOAK_SECONDS", "60"))
 TIGHT = ["--tile", "65536", "--trunk-gb", "0.0012", "--cache-gb", "0.0006"]
@@ -76,18 +76,6 @@ class Soak:
             r = self.case.exec("k3", *argv, "--threads", "1")
         r.report = os.path.join(out, "run.json")
         return r
-
-
-def idle(daemon):
-    got = {}
-
-    def alone():
-        got.update(daemon.stats())
-        return got["clients"] == 1
-
-    wait_until(alone, "the daemon to see that its clients are gone")
-    check_equal((got["tile_leases"], got["expert_leases"]), (0, 0), "leases without a client")
-    return got
 
 
 def descriptors(daemon):

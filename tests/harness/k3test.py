@@ -274,6 +274,19 @@ def table(path, macro):
     return rows
 
 
+def idle(daemon):
+    """The counters when no client but this one is connected, and none has left a lease."""
+    got = {}
+
+    def alone():
+        got.update(daemon.stats())
+        return got["clients"] == 1
+
+    wait_until(alone, "the daemon to see that its clients are gone")
+    check_equal((got["tile_leases"], got["expert_leases"]), (0, 0), "leases of tiles and experts without a client")
+    return got
+
+
 class Wire:
     """A client of the protocol that shares no code with the programs (docs/protocol.md)."""
 

@@ -11,25 +11,12 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import k3test
 import reference
 import trace_file
-from k3test import DEMO, Daemon, Wire, check, check_equal, wait_until
+from k3test import DEMO, Daemon, Wire, check, check_equal, idle, wait_until
 
 # Little memory, but enough for the promises to three or four connections: small tiles make the ring of
 # an eighth of the trunk a dozen of them, and there are ten slots for 256 experts.
 TIGHT = ["--tile", "65536", "--trunk-gb", "0.0009", "--cache-gb", "0.0003"]
 GREEDY = json.load(open(os.path.join(DEMO, "golden.json")))["greedy"]
-
-
-def idle(daemon):
-    """The counters when no client but this one is connected."""
-    got = {}
-
-    def alone():
-        got.update(daemon.stats())
-        return got["clients"] == 1
-
-    wait_until(alone, "the daemon to see that its clients are gone")
-    check_equal((got["tile_leases"], got["expert_leases"]), (0, 0), "leases of tiles and experts without a client")
-    return got
 
 
 def both(case, args, n=2):
