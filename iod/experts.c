@@ -513,6 +513,18 @@ static int check_ids(const struct iod_client *c, const char *name, const struct 
 	return 0;
 }
 
+/* Beyond what WELCOME promised: the others are served, this one may be asked for again. */
+static void refuse(struct iod_client *c, uint32_t layer, uint32_t expert)
+{
+	struct err err = { 0 };
+
+	(void)err_set(&err, ERR_BUSY,
+		      "EXPERTS: more than the window of %u experts asked for and not done",
+		      c->experts.window);
+	c->daemon->metrics.requests_refused++;
+	iod_client_send_error(c, &err, PROTO_EXPERTS, layer, expert);
+}
+
 int iod_experts_ask(struct iod_client *c, const struct wire_experts *m, struct err *err)
 {
 	struct iod_expert_refs *e = &c->experts;
@@ -523,11 +535,10 @@ int iod_experts_ask(struct iod_client *c, const struct wire_experts *m, struct e
 	for (uint32_t i = 0; i < m->n; i++) {
 		struct iod_expert_ref *ref;
 
-		if (list_is_empty(&e->free))
-			return err_set(err, ERR_BUSY,
-				       "EXPERTS: more than the window of %u experts asked for and "
-				       "not done",
-				       e->window);
+		if (list_is_empty(&e->free)) {
+			refuse(c, m->layer, m->ids[i]);
+			continue;
+		}
 		ref = list_entry(e->free.next, struct iod_expert_ref, link);
 		ref->state = IOD_REF_WAITING;
 		ref->layer = m->layer;

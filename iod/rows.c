@@ -84,6 +84,17 @@ static void free_request(struct request *q)
 	free(q);
 }
 
+/* Beyond the quota: the client may ask again when others have been answered. */
+static void refuse(struct iod_client *c, uint32_t serial)
+{
+	struct err err = { 0 };
+
+	(void)err_set(&err, ERR_BUSY, "ROWS: more than %u requests at once",
+		      IOD_QUOTA_ROW_REQUESTS);
+	c->daemon->metrics.requests_refused++;
+	iod_client_send_error(c, &err, PROTO_ROWS, serial, 0);
+}
+
 int iod_rows_ask(struct iod_client *c, const struct wire_rows *m, struct err *err)
 {
 	uint64_t n_rows = c->daemon->source->catalog.header->embed_rows;
@@ -94,9 +105,10 @@ int iod_rows_ask(struct iod_client *c, const struct wire_rows *m, struct err *er
 			return err_set(err, ERR_PROTOCOL,
 				       "ROWS: token %u, the embedding has %" PRIu64 " rows",
 				       m->ids[i], n_rows);
-	if (c->rows.n >= IOD_QUOTA_ROW_REQUESTS)
-		return err_set(err, ERR_BUSY, "ROWS: more than %u requests at once",
-			       IOD_QUOTA_ROW_REQUESTS);
+	if (c->rows.n >= IOD_QUOTA_ROW_REQUESTS) {
+		refuse(c, m->serial);
+		return 0;
+	}
 	q = calloc(1, sizeof(*q));
 	if (!q)
 		return err_set(err, ERR_NO_MEMORY, "ROWS: the daemon is out of memory");

@@ -439,8 +439,6 @@ def broken_rules(case):
                 check(w in text, f"'{text}' does not say {w!r}")
             wait_until(lambda: text[:60] in d.log(), "the reason to be in the log")
 
-    after(lambda v: v.ask(1, [0] * 5), "window", "4")
-    after(lambda v: [v.rows([1] * 128, i) for i in range(40)], "ROWS", "4")
     after(lambda v: v.rows([511, 512]), "512")
     after(lambda v: v.hint(0, [1]), "HINT", "layer 0")
     after(lambda v: (v.sweep(), v.send("SWEEP", struct.pack("<4I", 1, 0, 1, 1))), "SWEEP", "1")
@@ -456,7 +454,42 @@ def broken_rules(case):
         v.expert_done(g)
 
     after(twice, "EXPERT_DONE")
-    check(d.stats()["clients_dropped"] >= 10, "dropped clients are not counted")
+    check(d.stats()["clients_dropped"] >= 8, "dropped clients are not counted")
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
+def beyond_the_quota(case):
+    """What exceeds the window is refused, worth asking again; the rest is served and the client stays."""
+    d = Daemon(case, k3test.oracle("tiny"), "--trunk-gb", "1", "--cache-gb", "0")
+    with View(d.socket) as v:
+
+        def refusal():
+            code, kind, request, flags, a, b = struct.unpack_from("<6I", v.expect("ERROR"))
+            check_equal((code, kind, flags), (12, 1, 0), "code BUSY, class RETRY, connection kept")
+            return request, a, b
+
+        v.ask(1, range(5))
+        check_equal(refusal(), (v.numbers["EXPERTS"], 1, 4), "the expert beyond the window of 4")
+        held = [v.expert_ready() for _ in range(4)]
+        check_equal(sorted(h[1] for h in held), [0, 1, 2, 3], "the experts within it")
+        v.expert_done(held[0])
+        v.ask(1, [4])
+        check_equal(v.expert_ready()[1], 4, "asked for again after one was returned")
+        for serial in range(40):
+            v.rows([1] * 128, serial)
+        served, refused = {}, []
+        while sum(served.values()) + 128 * len(refused) < 40 * 128:
+            name, body = v.receive()
+            if name == "ERROR":
+                code, kind, request, flags, a, b = struct.unpack_from("<6I", body)
+                check_equal((code, kind, request, flags, b), (12, 1, v.numbers["ROWS"], 0, 0), "refusal of rows")
+                refused.append(a)
+            else:
+                check_equal(name, "ROW", "answer to ROWS")
+                serial = struct.unpack_from("<I", body)[0]
+                served[serial] = served.get(serial, 0) + 1
+        check(len(served) >= 4 and not set(served) & set(refused), f"served {sorted(served)}, refused {refused}")
+        check_equal(v.stats()["requests_refused"], 1 + len(refused), "requests_refused")
     check_equal(d.stop(), 0, "exit code of k3-iod")
 
 
@@ -588,5 +621,5 @@ def stop_at_start(case):
 
 
 k3test.main([bytes_least, bytes_demo, bytes_half, bytes_all, bytes_ways, bytes_trunk_file, damaged_trunk_file, deaf_manager, order_of_tiles, pinned_evenly,
-             read_ahead, windows, generations, hints, announced, files_handed_out, broken_rules, floods, sockets, configuration_file, log_lines, no_descriptors,
+             read_ahead, windows, generations, hints, announced, files_handed_out, broken_rules, beyond_the_quota, floods, sockets, configuration_file, log_lines, no_descriptors,
              stop_at_start])
