@@ -13,6 +13,7 @@
 #include "compute/prompt.h"
 #include "shared/fd.h"
 #include "shared/log.h"
+#include "shared/memlock.h"
 
 enum { USUAL_ROWS = 256 };
 static int check(const struct k3_command_line *line, const struct config *c, struct err *err)
@@ -30,6 +31,9 @@ static int check(const struct k3_command_line *line, const struct config *c, str
 			       o->context, c->max_positions);
 	if (option_was_given(line->program, o, "memory-gb") && o->memory_gb == 0)
 		return err_set(err, ERR_USAGE, "--memory-gb 0: give more than 0");
+	if (memlock_parse(o->lock) == MEMLOCK_YES && o->memory_gb > 0)
+		return err_set(err, ERR_USAGE,
+			       "--lock yes asks this machine, --memory-gb plans for another");
 	return 0;
 }
 
@@ -47,7 +51,6 @@ static int make(const struct k3_command_line *line, const struct config *c,
 			.n_layers = o->layers ? (uint32_t)o->layers : c->n_layers,
 			.n_rows = (uint32_t)(context < most ? context : most),
 			.n_rows_is_given = o->prefill_rows > 0,
-			
 			.n_positions = (uint32_t)context,
 			.n_logits = (uint32_t)o->batch,
 			.has_daemon = true,
@@ -108,7 +111,7 @@ static int plan(const struct k3_command_line *line, struct k3_plan *p, struct er
 	/* refused for another reason than the sum: there is no plan to show */
 	if (r == 0 || (err->code == ERR_BUDGET && p->memory.total > p->memory.limit))
 		show(p, line->options.json);
-	return r;
+	return r < 0 ? r : k3_memplan_check_lock(&p->memory, line->options.lock, err);
 }
 
 int k3_cmd_plan(const struct k3_command_line *line)

@@ -166,7 +166,7 @@ static int plan_memory(struct run *r, struct err *err)
 	e = k3_memplan_make(&want, &r->plan, err);
 	if (e == 0 || err->code == ERR_BUDGET)
 		k3_memplan_print(&r->plan, stderr);
-	return e;
+	return e < 0 || o->socket ? e : k3_memplan_check_lock(&r->plan, o->lock, err);
 }
 
 /* ---- daemon and engine ----------------------------------------------------------------------- */
@@ -198,6 +198,7 @@ static int dial_private(void *data, int *ret_fd, struct err *err)
 		.backend = o->backend,
 		.direct = o->direct,
 		.policy = o->policy,
+		.lock = o->lock,
 		.sums = o->sums,
 		.verify_reads = o->verify_reads,
 		.trunk_gb = (double)r->plan.trunk_budget / 1e9,

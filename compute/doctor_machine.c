@@ -15,8 +15,9 @@
 #include "compute/kernel/kernel.h"
 #include "shared/fd.h"
 #include "shared/memlimit.h"
+#include "shared/memlock.h"
+#include "shared/slab_layout.h"
 
-enum { CAP_IPC_LOCK_BIT = 14 };
 /* A registered buffer of the least slab: less than that is locked in no useful piece. */
 #define LOCK_USEFUL (256ull << 20)
 
@@ -72,33 +73,29 @@ static void add_memory(struct k3_doctor *d)
 		      limit.bytes == UINT64_MAX ? 0.0 : (double)limit.bytes / 1e9, limit.text);
 }
 
-static bool has_ipc_lock(void)
-{
-	char text[64];
-
-	find_line("/proc/self/status", "CapEff", text, sizeof(text));
-	return strtoull(text, NULL, 16) >> CAP_IPC_LOCK_BIT & 1;
-}
-
 static void add_limits(struct k3_doctor *d)
 {
-	struct rlimit lock = { 0 }, file = { 0 }, space = { 0 };
+	struct rlimit file = { 0 }, space = { 0 };
+	uint64_t lock = memlock_limit();
 
-	(void)getrlimit(RLIMIT_MEMLOCK, &lock);
 	(void)getrlimit(RLIMIT_FSIZE, &file);
 	(void)getrlimit(RLIMIT_AS, &space);
-	if (has_ipc_lock())
+	if (lock == UINT64_MAX)
+		k3_doctor_add(d, "locked memory", K3_VERDICT_OK, ERR_NONE, "no limit");
+	else if (memlock_is_allowed(lock + SLAB_PAGE))
 		k3_doctor_add(d, "locked memory", K3_VERDICT_OK, ERR_NONE,
 			      "no limit (CAP_IPC_LOCK)");
-	else if (lock.rlim_cur >= LOCK_USEFUL)
-		k3_doctor_add(d, "locked memory", K3_VERDICT_OK, ERR_NONE, "up to %.3f GB",
-			      lock.rlim_cur == RLIM_INFINITY ? 1e9 : (double)lock.rlim_cur / 1e9);
+	else if (lock >= LOCK_USEFUL)
+		k3_doctor_add(d, "locked memory", K3_VERDICT_OK, ERR_NONE,
+			      "up to %.3f GB; a larger slab is not locked, or with --lock yes "
+			      "refused",
+			      (double)lock / 1e9);
 	else
 		k3_doctor_add(d, "locked memory", K3_VERDICT_NOTE, ERR_NONE,
 			      "at most %" PRIu64 " KiB, too little for the slab: buffers stay "
-			      "unregistered and may be swapped; raise it with ulimit -l or "
-			      "LimitMEMLOCK=",
-			      (uint64_t)lock.rlim_cur >> 10);
+			      "unregistered and may be swapped (--lock yes refuses that); raise it "
+			      "with ulimit -l or LimitMEMLOCK=",
+			      lock >> 10);
 	if (file.rlim_cur == RLIM_INFINITY && space.rlim_cur == RLIM_INFINITY)
 		k3_doctor_add(d, "shared memory", K3_VERDICT_OK, ERR_NONE,
 			      "no limit of its own; it counts as memory above");

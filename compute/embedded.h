@@ -15,7 +15,7 @@ struct k3_embedded;
 struct k3_embedded_settings {
 	const struct option_list *model_dirs, *trunk;
 	const char *config, *tok, *backend, *direct, *policy, *profile, *timeline;
-	const char *sums;
+	const char *sums, *lock;
 	bool verify_reads;
 	double trunk_gb, cache_gb; /* 10^9 bytes */
 	const struct option_list *queue_depth, *chunk;

@@ -13,6 +13,7 @@
 #include "compute/engine.h"
 #include "compute/preset.h"
 #include "shared/memlimit.h"
+#include "shared/memlock.h"
 #include "shared/slab.h"
 #include "shared/tuning.h"
 
@@ -352,6 +353,20 @@ void k3_memplan_correct(struct k3_memplan *plan, const struct wire_welcome *w)
 		min_u64(w->slab_size, w->trunk_pinned_size + w->ring_size + w->slots_size);
 	plan->item[K3_MEMPLAN_daemon_private] = w->daemon_private_size;
 	add_up(plan);
+}
+
+uint64_t k3_memplan_slab_size(const struct k3_memplan *plan)
+{
+	return plan->item[K3_MEMPLAN_daemon_pinned_tiles] +
+	       plan->item[K3_MEMPLAN_daemon_tile_ring] +
+	       plan->item[K3_MEMPLAN_daemon_expert_slots] + plan->item[K3_MEMPLAN_daemon_directory];
+}
+
+int k3_memplan_check_lock(const struct k3_memplan *plan, const char *text, struct err *err)
+{
+	if (memlock_parse(text) != MEMLOCK_YES)
+		return 0;
+	return memlock_check(k3_memplan_slab_size(plan), err);
 }
 
 void k3_memplan_print(const struct k3_memplan *plan, FILE *out)

@@ -80,6 +80,11 @@ int k3_memplan_in_flight(const struct option_list *queue_depths, const struct op
 int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, struct err *err);
 /* Replace the daemon's items by what it says it has. */
 void k3_memplan_correct(struct k3_memplan *plan, const struct wire_welcome *welcome);
+/* Bytes of the private daemon's slab. */
+uint64_t k3_memplan_slab_size(const struct k3_memplan *plan);
+/* --lock yes (text; NULL is auto) with a slab that may not be locked as a whole: ERR_BUDGET with
+ * both numbers. The daemon asks again when it knows the slab to the byte. */
+int k3_memplan_check_lock(const struct k3_memplan *plan, const char *text, struct err *err);
 void k3_memplan_print(const struct k3_memplan *plan, FILE *out);
 const char *k3_memplan_item_name(enum k3_memplan_item item);
 /* Resident private memory of this process now: anonymous and file pages, not the shared slab. */

@@ -3,6 +3,7 @@
 
 #include "compute/plan.h"
 #include "shared/attr.h"
+#include "shared/memlock.h"
 
 static double gb(uint64_t bytes)
 {
@@ -22,6 +23,24 @@ static double trunk_gb(const struct k3_memplan *m)
 static double cache_gb(const struct k3_memplan *m)
 {
 	return budget_gb(m, K3_MEMPLAN_daemon_expert_slots, K3_MEMPLAN_daemon_expert_slots);
+}
+
+/* What --lock auto would come to; nothing for a machine elsewhere. */
+static void print_lock(const struct k3_plan *plan, FILE *out)
+{
+	uint64_t slab = k3_memplan_slab_size(&plan->memory);
+
+	if (plan->want.limit > 0)
+		return;
+	if (memlock_is_allowed(slab))
+		(void)fprintf(out, "the slab of %.3f GB will be locked: it is never swapped\n",
+			      gb(slab));
+	else
+		(void)fprintf(
+			out,
+			"the slab of %.3f GB will not be locked and may be swapped: the limit "
+			"of locked memory (ulimit -l) is %.3f GB; --lock yes refuses that\n",
+			gb(slab), gb(memlock_limit()));
 }
 
 static void print_bytes(const struct k3_plan *plan, FILE *out)
@@ -88,6 +107,7 @@ static void print_ladder(const struct k3_plan *plan, FILE *out)
 void k3_plan_print(const struct k3_plan *plan, FILE *out)
 {
 	k3_memplan_print(&plan->memory, out);
+	print_lock(plan, out);
 	print_bytes(plan, out);
 	print_time(plan, out);
 	print_ladder(plan, out);
@@ -180,6 +200,10 @@ json_t *k3_plan_json(const struct k3_plan *plan)
 	set(o, "model", model);
 	set(o, "context", bytes(plan->want.n_positions));
 	set(o, "memory", memory_json(&plan->memory));
+	set(o, "may_lock",
+	    plan->want.limit > 0
+		    ? json_null()
+		    : json_boolean(memlock_is_allowed(k3_memplan_slab_size(&plan->memory))));
 	set(o, "step", token_json(&plan->token));
 	set(o, "disk", rate_json(plan->rates->rates.disk, plan->rates->disk_note));
 	set(o, "memory_rate", rate_json(plan->rates->rates.memory, plan->rates->memory_note));

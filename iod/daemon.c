@@ -263,7 +263,10 @@ static int make_memory(struct iod_daemon *d, struct err *err)
 		return err_set(err, ERR_NO_MEMORY, "no memory for %u tile records",
 			       d->plan.n_tiles);
 	slab_plan_set_pinned(&d->plan, d->trunk->pinned_size);
-	r = iod_keep_sign_plan(d, err);
+	d->plan.lock = memlock_parse(d->options->lock);
+	r = d->plan.lock == MEMLOCK_YES ? memlock_check(d->plan.total_size, err) : 0;
+	if (r == 0)
+		r = iod_keep_sign_plan(d, err);
 	if (r == 0)
 		r = iod_keep_make_slab(d, err);
 	if (r < 0)

@@ -133,13 +133,21 @@ static void note_huge_pages(struct slab *s)
 }
 
 /* Pages become locked as they are made resident, so this call is short. */
-static void lock_pages(struct slab *s)
+static int lock_pages(struct slab *s, enum memlock lock, struct err *err)
 {
-	if (mlock2(s->base, s->size, MLOCK_ONFAULT) < 0)
+	int error = lock == MEMLOCK_NO || mlock2(s->base, s->size, MLOCK_ONFAULT) == 0 ? 0 : errno;
+
+	if (lock == MEMLOCK_YES && error != 0)
+		return err_set(err, ERR_BUDGET, "locking a slab of %" PRIu64 " bytes: %s", s->size,
+			       strerror(error));
+	if (error != 0)
 		(void)snprintf(s->mlock_note, sizeof(s->mlock_note),
-			       "not locked (%s: raise LimitMEMLOCK)", strerror(errno));
+			       "not locked (%s: the limit is %" PRIu64 " KiB, raise LimitMEMLOCK)",
+			       strerror(error), memlock_limit() >> 10);
 	else
-		(void)snprintf(s->mlock_note, sizeof(s->mlock_note), "locked");
+		(void)snprintf(s->mlock_note, sizeof(s->mlock_note), "%s",
+			       lock == MEMLOCK_NO ? "not locked (--lock no)" : "locked");
+	return 0;
 }
 
 static struct slab_header make_header(const struct slab_plan *plan, const uint8_t digest[16])
@@ -185,7 +193,7 @@ static void write_frame(struct slab *s, const struct slab_header *h)
 	}
 }
 
-static int map_writable(struct slab *s, struct err *err)
+static int map_writable(struct slab *s, enum memlock lock, struct err *err)
 {
 	s->base = map_aligned(s->fd, s->size, PROT_READ | PROT_WRITE);
 	if (!s->base)
@@ -193,8 +201,7 @@ static int map_writable(struct slab *s, struct err *err)
 			       s->size, strerror(errno));
 	(void)madvise(s->base, s->size, MADV_DONTDUMP);
 	ask_huge_pages(s);
-	lock_pages(s);
-	return 0;
+	return lock_pages(s, lock, err);
 }
 
 int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t model_digest[16],
@@ -215,7 +222,7 @@ int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t mode
 	r = fd_seal(s->fd, 0);
 	if (r < 0)
 		return err_set(err, ERR_NO_MEMORY, "sealing the slab: %s", strerror(-r));
-	r = map_writable(s, err);
+	r = map_writable(s, plan->lock, err);
 	if (r < 0)
 		return r;
 	write_frame(s, &h);
@@ -253,7 +260,7 @@ int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 			       "it was made for other budgets, other files or by another version");
 	s->size = plan->total_size;
 	s->fd = fd;
-	r = map_writable(s, err);
+	r = map_writable(s, plan->lock, err);
 	if (r < 0) {
 		s->fd = -1; /* the caller's */
 		return r;

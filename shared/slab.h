@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "shared/err.h"
+#include "shared/memlock.h"
 #include "shared/slab_layout.h"
 
 enum {
@@ -47,6 +48,7 @@ struct slab_plan {
 	uint32_t n_tiles, n_slots;
 	uint64_t trunk_floor, cache_floor; /* the smallest budgets that are accepted */
 	uint64_t daemon_private_size;      /* the daemon's memory beside the slab, about */
+	enum memlock lock;                 /* set by who makes the slab; auto otherwise */
 	uint8_t digest[16]; /* for the header's plan_digest; set by who keeps a slab, else zero */
 };
 
@@ -77,7 +79,8 @@ struct slab {
 
 /*
  * The daemon's side: create the memfd, map it, write header and an empty directory, seal it against
- * growing and shrinking. Nothing but the directory is resident yet. ERR_NO_MEMORY.
+ * growing and shrinking. Nothing but the directory is resident yet. ERR_NO_MEMORY; ERR_BUDGET when
+ * plan->lock is yes and it cannot be locked.
  */
 int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t model_digest[16],
 	     struct err *err);

@@ -64,11 +64,42 @@ def no_room_for_a_trunk_file(case):
 
 def locked_memory_is_said_with_both_numbers(case):
     """Not refused: the slab is then unlocked and its buffers unregistered; one line says so."""
-    wrap = ["setpriv", "--bounding-set=-ipc_lock"] if os.geteuid() == 0 else []
-    r = case.exec("k3", *run(), wrap=wrap, preexec=lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20)))
+    r = case.exec("k3", *run(), **little_locked_memory())
     check_equal(r.rc, 0, f"exit code\n{r}")
-    check(re.search(r"not locked|unregistered|memlock|RLIMIT", r.err), f"nothing about locked memory\n{r}")
+    check(re.search(r"not locked \(.*1024 KiB", r.err), f"nothing about locked memory\n{r}")
+
+
+def little_locked_memory():
+    """How to start a program that may lock 1 MiB: root is above the limit unless it loses the capability."""
+    wrap = ["setpriv", "--bounding-set=-ipc_lock"] if os.geteuid() == 0 else []
+    return {"wrap": wrap, "preexec": lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))}
+
+
+def locked_memory_that_is_asked_for(case):
+    words = r"slab of 0\.\d+ GB is to be locked", r"ulimit -l\) is 0\.001049 GB", "LimitMEMLOCK=", "--lock auto"
+    refused(case, "k3", run("--lock", "yes"), *words, **little_locked_memory())
+    r = case.exec("k3", "plan", DEMO, "--context", "64", "--lock", "yes", **little_locked_memory())
+    check_equal(r.rc, 2, f"exit code of k3 plan\n{r}")
+    check(re.search(words[0], r.err), f"k3 plan refuses otherwise\n{r}")
+    check("will not be locked" in r.out, f"k3 plan does not say it\n{r}")
+    d = k3test.Daemon(case, DEMO, "--trunk-gb", "0", "--cache-gb", "0", "--lock", "yes", wait=False, **little_locked_memory())
+    check_equal(d.process.wait(k3test.TIMEOUT), 2, f"exit code of k3-iod\n{d.log()}")
+    for w in words:
+        check(re.search(w, d.log()), f"no {w!r}\n{d.log()}")
+    check(not os.path.exists(d.socket), "the socket of a refused daemon is left")
+
+
+def locked_memory_at_will(case):
+    """Where the limit allows it yes is as auto, and no takes none; the tokens are the same."""
+    raised = {"preexec": lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.getrlimit(resource.RLIMIT_MEMLOCK)[1],) * 2)}
+    runs = {way: case.exec("k3", *run("--trunk-gb", "0", "--cache-gb", "0", "--lock", way), **raised) for way in ("auto", "yes", "no")}
+    if re.search("not locked", runs["auto"].err):
+        raise k3test.Skip("not even the least slab may be locked here")
+    for way, said in ("auto", ", locked"), ("yes", ", locked"), ("no", r"not locked \(--lock no\)"):
+        check_equal(runs[way].rc, 0, f"exit code\n{runs[way]}")
+        check(re.search(said, runs[way].err), f"--lock {way}\n{runs[way]}")
+        check_equal(runs[way].out, runs["auto"].out, f"text with --lock {way}")
 
 
 k3test.main([budgets_too_small, context_too_long, control_group, preset_of_a_larger_machine, no_room_for_a_trunk_file,
-             locked_memory_is_said_with_both_numbers])
+             locked_memory_is_said_with_both_numbers, locked_memory_that_is_asked_for, locked_memory_at_will])
