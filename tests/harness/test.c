@@ -70,6 +70,24 @@ const char *test_data(const char *name)
 	return p;
 }
 
+char *test_read_file(const char *path, size_t *ret_size)
+{
+	FILE *f = fopen(path, "rb");
+	char *bytes;
+	long size;
+
+	CHECK_MSG(f, "%s cannot be read", path);
+	CHECK(fseek(f, 0, SEEK_END) == 0);
+	size = ftell(f);
+	CHECK(size >= 0 && fseek(f, 0, SEEK_SET) == 0);
+	bytes = malloc((size_t)size + 1);
+	CHECK(bytes && fread(bytes, 1, (size_t)size, f) == (size_t)size);
+	bytes[size] = '\0';
+	(void)fclose(f);
+	*ret_size = (size_t)size;
+	return bytes;
+}
+
 const char *test_tmpdir(void)
 {
 	if (!tmp_dir[0])

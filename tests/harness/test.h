@@ -31,6 +31,9 @@ const char *test_source(const char *name);
 /* A fresh temporary directory, removed when the case ends. */
 const char *test_tmpdir(void);
 
+/* A whole file, and a NUL after it; caller frees. */
+char *test_read_file(const char *path, size_t *ret_size);
+
 #define CHECK(x)          ((x) ? (void)0 : test_fail(__FILE__, __LINE__, "%s", #x))
 #define CHECK_MSG(x, ...) ((x) ? (void)0 : test_fail(__FILE__, __LINE__, __VA_ARGS__))
 #define CHECK_EQ(a, b)                                                                         \

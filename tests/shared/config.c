@@ -11,7 +11,7 @@ static struct err err;
 static int parse_file(const char *path, struct config *c)
 {
 	size_t size;
-	char *text = files_read(path, &size);
+	char *text = test_read_file(path, &size);
 	int r;
 
 	err_clear(&err);

@@ -26,24 +26,6 @@ void files_write(const char *path, const void *bytes, size_t size)
 	CHECK(fclose(f) == 0);
 }
 
-char *files_read(const char *path, size_t *ret_size)
-{
-	FILE *f = fopen(path, "rb");
-	char *bytes;
-	long size;
-
-	CHECK_MSG(f, "%s cannot be read", path);
-	CHECK(fseek(f, 0, SEEK_END) == 0);
-	size = ftell(f);
-	CHECK(size >= 0 && fseek(f, 0, SEEK_SET) == 0);
-	bytes = malloc((size_t)size + 1);
-	CHECK(bytes && fread(bytes, 1, (size_t)size, f) == (size_t)size);
-	bytes[size] = '\0';
-	(void)fclose(f);
-	*ret_size = (size_t)size;
-	return bytes;
-}
-
 void files_link_all(const char *src, const char *dst)
 {
 	DIR *d = opendir(src);
@@ -67,7 +49,7 @@ void files_link_all(const char *src, const char *dst)
 void files_own(const char *path)
 {
 	size_t size;
-	char *bytes = files_read(path, &size);
+	char *bytes = test_read_file(path, &size);
 
 	CHECK(unlink(path) == 0);
 	files_write(path, bytes, size);
@@ -77,7 +59,7 @@ void files_own(const char *path)
 void files_patch(const char *path, unsigned nth, const char *from, const char *to)
 {
 	size_t size, len = strlen(from);
-	char *bytes = files_read(path, &size), *at = bytes;
+	char *bytes = test_read_file(path, &size), *at = bytes;
 
 	CHECK(strlen(to) == len);
 	for (;; at++) {

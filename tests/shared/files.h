@@ -10,8 +10,6 @@
 /* A path under the case's temporary directory; a few stay valid at a time. */
 const char *files_tmp(const char *name);
 void files_write(const char *path, const void *bytes, size_t size);
-/* Whole file; caller frees. */
-char *files_read(const char *path, size_t *ret_size);
 /* Symbolic links in the new directory dst to every file of src but config.json, which is copied. */
 void files_link_all(const char *src, const char *dst);
 /* Replace a link by a copy that may be changed. */

@@ -9,7 +9,7 @@ static struct config released(void)
 	struct config c;
 	struct err err = { 0 };
 	size_t size;
-	char *text = files_read(test_data("checkpoint/config.json"), &size);
+	char *text = test_read_file(test_data("checkpoint/config.json"), &size);
 
 	CHECK_MSG(config_parse(text, size, "config.json", &c, &err) == 0, "%s", err.text);
 	free(text);

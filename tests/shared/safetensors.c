@@ -70,7 +70,7 @@ static void odd_files(void)
 	CHECK(e->rank == 0 && e->size == 4 && e->offset == 8 + 1022 + 1632);
 	e = &s.entries[find(&s, "empty.f32")];
 	CHECK(e->rank == 2 && e->shape[0] == 0 && e->size == 0);
-	bytes = files_read(path, &size);
+	bytes = test_read_file(path, &size);
 	XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes, 8 + 1022));
 	CHECK(memcmp(canonical.digest, digest, 16) == 0);
 	free(bytes);
@@ -270,7 +270,8 @@ static void lengths(void)
 static void truncated(void)
 {
 	size_t size;
-	char *bytes = files_read(test_data("safetensors/model-00002-of-00002.safetensors"), &size);
+	char *bytes =
+		test_read_file(test_data("safetensors/model-00002-of-00002.safetensors"), &size);
 	const char *path = files_tmp("x.safetensors");
 	struct seen s;
 
@@ -287,7 +288,8 @@ static void truncated(void)
 static void fuzz(void)
 {
 	size_t size;
-	char *bytes = files_read(test_data("safetensors/model-00001-of-00002.safetensors"), &size);
+	char *bytes =
+		test_read_file(test_data("safetensors/model-00001-of-00002.safetensors"), &size);
 	const char *path = files_tmp("x.safetensors");
 	uint64_t random = 88172645463325252ull;
 	unsigned accepted = 0;

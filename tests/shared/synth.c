@@ -92,7 +92,7 @@ static void same_seed(void)
 	for (unsigned i = 0; i < 3; i++) {
 		CHECK_MSG(synth(dirs[i], NULL, i < 2 ? 5 : 6, NULL, NULL) == 0, "%s", err.text);
 		(void)snprintf(path, sizeof(path), "%s/%s", dirs[i], shard);
-		bytes[i] = files_read(path, &sizes[i]);
+		bytes[i] = test_read_file(path, &sizes[i]);
 	}
 	CHECK(sizes[0] == sizes[1] && memcmp(bytes[0], bytes[1], sizes[0]) == 0);
 	CHECK(sizes[0] == sizes[2] && memcmp(bytes[0], bytes[2], sizes[0]) != 0);
@@ -113,7 +113,7 @@ static void layout(void)
 
 	CHECK_MSG(synth(dir, NULL, 1, NULL, NULL) == 0, "%s", err.text);
 	(void)snprintf(path, sizeof(path), "%s/model-00002-of-000010.safetensors", dir);
-	bytes = files_read(path, &size);
+	bytes = test_read_file(path, &size);
 	header = json_loads(bytes + 8, JSON_DISABLE_EOF_CHECK, NULL);
 	CHECK(header);
 	json_object_foreach(header, name, v)
@@ -173,16 +173,16 @@ static void numbers(void)
 static void from_config(void)
 {
 	size_t size;
-	char *released = files_read(test_data("checkpoint/config.json"), &size);
-	char *small = files_read(test_data("oracle/odd/config.json"), &size);
-	char *flat = files_read(test_data("oracle/tiny13/config.json"), &size), *copy;
+	char *released = test_read_file(test_data("checkpoint/config.json"), &size);
+	char *small = test_read_file(test_data("oracle/odd/config.json"), &size);
+	char *flat = test_read_file(test_data("oracle/tiny13/config.json"), &size), *copy;
 	char layers[] = "--layers=2", tile[] = "--experts=3";
 	const char *dir = files_tmp("a"), *other = files_tmp("b");
 	char path[4200];
 
 	CHECK_MSG(synth(dir, small, 1, NULL, NULL) == 0, "%s", err.text);
 	(void)snprintf(path, sizeof(path), "%s/config.json", dir);
-	copy = files_read(path, &size);
+	copy = test_read_file(path, &size);
 	CHECK_STR(copy, small); /* byte for byte */
 	source_free(open_dir(dir));
 	CHECK(synth(dir, small, 1, NULL, NULL) < 0);

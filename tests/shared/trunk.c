@@ -65,7 +65,7 @@ static const char *partial_of(const char *out)
 static void check_old(const char *path)
 {
 	size_t size;
-	char *bytes = files_read(path, &size);
+	char *bytes = test_read_file(path, &size);
 
 	CHECK_EQ(size, 3);
 	CHECK_STR(bytes, "old");
@@ -75,7 +75,7 @@ static void check_old(const char *path)
 static void same_files(const char *a, const char *b)
 {
 	size_t a_size, b_size;
-	char *x = files_read(a, &a_size), *y = files_read(b, &b_size);
+	char *x = test_read_file(a, &a_size), *y = test_read_file(b, &b_size);
 
 	CHECK_EQ(a_size, b_size);
 	CHECK(memcmp(x, y, a_size) == 0);
@@ -241,7 +241,7 @@ static void bad_partial(void)
 
 	CHECK_MSG(pack(model, good, 8192, NULL, NULL) == 0, "%s", err.text);
 	CHECK(pack_killed(model, out, (struct bomb){ IOD_PACK_WRITE, 150 }));
-	bytes = files_read(partial_of(out), &size);
+	bytes = test_read_file(partial_of(out), &size);
 	for (size_t i = 4096; i < size; i += 50000)
 		bytes[i] = (char)(bytes[i] + 1);
 	files_write(partial_of(out), bytes, size);
@@ -363,7 +363,7 @@ static void must_refuse(const char *model, const char *trunk, const char *says)
 static void flip(const char *path, size_t offset)
 {
 	size_t size;
-	char *bytes = files_read(path, &size);
+	char *bytes = test_read_file(path, &size);
 
 	bytes[offset] = (char)(bytes[offset] ^ 1);
 	files_write(path, bytes, size);
@@ -390,7 +390,7 @@ static void damaged(void)
 		must_refuse(model, out, "tables are damaged");
 		flip(out, i);
 	}
-	bytes = files_read(out, &size);
+	bytes = test_read_file(out, &size);
 	s = open_with(model, out, 0);
 	CHECK_MSG(s, "%s", err.text);
 	source_free(s);
@@ -417,7 +417,7 @@ static void forged(void)
 	char *bytes;
 
 	CHECK_MSG(pack(model, out, 0, NULL, NULL) == 0, "%s", err.text);
-	bytes = files_read(out, &size);
+	bytes = test_read_file(out, &size);
 	memcpy(&h, bytes, sizeof(h));
 	tiles = (struct trunk_tile *)(void *)(bytes + h.tiles_off);
 	for (uint32_t i = 0; i < h.n_tiles; i++)

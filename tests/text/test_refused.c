@@ -156,7 +156,7 @@ static void case_vocabulary(void)
 {
 	size_t half;
 
-	vocabulary = read_file(test_source("deploy/demo/tiktoken.model"), &vocabulary_size);
+	vocabulary = test_read_file(test_source("deploy/demo/tiktoken.model"), &vocabulary_size);
 	refused("", 0, NULL, 0, "no rank for the single byte");
 	refused_line(300, "b!Rl 300\n", "line 301: the bytes are not base64");
 	refused_line(300, "b3Rl= 300\n", "line 301: the bytes are not base64");
@@ -184,7 +184,7 @@ static void case_vocabulary(void)
 
 static void case_config(void)
 {
-	vocabulary = read_file(test_source("deploy/demo/tiktoken.model"), &vocabulary_size);
+	vocabulary = test_read_file(test_source("deploy/demo/tiktoken.model"), &vocabulary_size);
 #define REFUSED(config, word) refused(vocabulary, vocabulary_size, config, 2048, word)
 	REFUSED("{", "tokenizer_config.json line 1");
 	REFUSED("[]", "no object added_tokens_decoder");
@@ -212,7 +212,7 @@ static void case_control_without_names(void)
 	struct err err = { 0 };
 	size_t n;
 
-	vocabulary = read_file(test_source("deploy/demo/tiktoken.model"), &vocabulary_size);
+	vocabulary = test_read_file(test_source("deploy/demo/tiktoken.model"), &vocabulary_size);
 	CHECK_EQ(k3_tokenizer_new(&t, vocabulary, vocabulary_size, NULL, 0, 0, &err), 0);
 	CHECK_STR(k3_tokenizer_bytes(t, 1794, &n), "<|reserved_token_1794|>");
 	CHECK(k3_tokenizer_encode(t, "a", 1, true, &ids, &err) < 0);

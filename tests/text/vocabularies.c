@@ -5,30 +5,13 @@
 
 #include "shared/err.h"
 
-char *read_file(const char *path, size_t *ret_size)
-{
-	FILE *f = fopen(path, "rb");
-	char *bytes;
-	long size;
-
-	CHECK_MSG(f, "cannot open %s", path);
-	CHECK(fseek(f, 0, SEEK_END) == 0);
-	size = ftell(f);
-	CHECK(size >= 0 && fseek(f, 0, SEEK_SET) == 0);
-	bytes = malloc((size_t)size + 1);
-	CHECK(bytes && fread(bytes, 1, (size_t)size, f) == (size_t)size);
-	bytes[size] = '\0';
-	(void)fclose(f);
-	*ret_size = (size_t)size;
-	return bytes;
-}
-
 static struct k3_tokenizer *load(const char *vocabulary, const char *config, uint32_t n_vocab)
 {
 	struct k3_tokenizer *t = NULL;
 	struct err err = { 0 };
 	size_t vocabulary_size, config_size;
-	char *v = read_file(vocabulary, &vocabulary_size), *c = read_file(config, &config_size);
+	char *v = test_read_file(vocabulary, &vocabulary_size),
+	     *c = test_read_file(config, &config_size);
 
 	CHECK_MSG(k3_tokenizer_new(&t, v, vocabulary_size, c, config_size, n_vocab, &err) == 0,
 		  "%s: %s", vocabulary, err.text);

@@ -5,9 +5,6 @@
 #include "compute/text/tokenizer.h"
 #include "tests/harness/test.h"
 
-/* Whole file as a heap string, NUL behind it. */
-char *read_file(const char *path, size_t *ret_size);
-
 /* The real vocabulary; skips the case when it is not here. */
 struct k3_tokenizer *real_tokenizer(void);
 /* deploy/demo. */
