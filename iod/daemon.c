@@ -214,7 +214,7 @@ static int open_source(struct iod_daemon *d, const struct source_want *want, str
 	r = source_open_saved(want, dir, &d->source, note, err);
 	if (note[0])
 		log_info("%s", note);
-	else if (r == 0 && d->source->is_saved)
+	else if (r == 0 && d->source->saved)
 		log_debug("the catalog is that of an earlier start, saved in %s", dir);
 	return r;
 }

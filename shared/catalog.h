@@ -145,8 +145,10 @@ struct source {
 	uint64_t *tile_checksum; /* [n_tiles] XXH3-64 over the data bytes; NULL without a trunk file
 				  */
 	uint32_t n_trunk_files;  /* the last ones of files; 0: the tiles come from the shards */
-	bool is_saved;           /* as an earlier start found it: source_saved.h */
-	uint64_t n_tensors;      /* indexed in all headers, for the log line */
+	void *saved; /* owned mapping; the tables above lie in it: as an earlier start found them,
+			source_saved.h. NULL: each is an allocation of its own */
+	uint64_t saved_size;
+	uint64_t n_tensors; /* indexed in all headers, for the log line */
 };
 
 struct source_want {

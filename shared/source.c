@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <xxhash.h>
 
@@ -17,6 +18,16 @@
 #include "shared/fd.h"
 
 enum { TILE_BYTES_MIN = 4096, TILE_BYTES_MAX = 1 << 30 };
+
+static void free_tables(struct source *s)
+{
+	free(s->catalog_bytes);
+	free(s->segments);
+	free(s->tile_segment);
+	free(s->expert_base);
+	free(s->experts);
+	free(s->tile_checksum);
+}
 
 struct source *source_free(struct source *s)
 {
@@ -27,12 +38,10 @@ struct source *source_free(struct source *s)
 		(void)fd_close(s->files[i].fd);
 	}
 	free(s->files);
-	free(s->catalog_bytes);
-	free(s->segments);
-	free(s->tile_segment);
-	free(s->expert_base);
-	free(s->experts);
-	free(s->tile_checksum);
+	if (s->saved)
+		(void)munmap(s->saved, s->saved_size);
+	else
+		free_tables(s);
 	free(s);
 	return NULL;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,6 +14,10 @@
 
 #include "shared/attr.h"
 #include "shared/fd.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 #define SAVED_MAGIC 0x31474c5443334b21ULL
 enum { SAVED_VERSION = 1, SAVED_MAX = 1 << 30, N_SECTIONS = 8, PAGE = 4096 };
@@ -172,35 +177,59 @@ static int save(const struct source_want *w, const struct source *s, const char 
 
 /* ---- loading ------------------------------------------------------------------------------ */
 
-/* The whole file; NULL and *why when it is not to be trusted or read. No file: *why NULL too. */
-static char *read_file(const char *path, size_t *ret_size, const char **why)
+/* size bytes of the file in memory of their own, which a source then keeps as it is: what was
+ * checked cannot change any more. Copying the tables once more, and taking their pages one fault at
+ * a time, was half of a start. MAP_FAILED when that does not work. */
+static void *map_copy(int fd, size_t size)
+{
+	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		return at;
+	(void)madvise(at, size, MADV_POPULATE_WRITE);
+	if (fd_pread_all(fd, at, size, 0) == 0)
+		return at;
+	(void)munmap(at, size);
+	return MAP_FAILED;
+}
+
+/* The whole file, into s->saved. False and *why when it is not to be trusted or read. No file: *why
+ * NULL. */
+static bool read_file(struct source *s, const char *path, const char **why)
 {
 	CLEANUP(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	struct stat st;
-	char *bytes = NULL;
+	void *at;
 
 	*why = NULL;
 	if (fd < 0 && errno == ENOENT)
-		return NULL;
+		return false;
 	*why = "it cannot be read";
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return NULL;
+		return false;
 	*why = "others than its owner may write to it";
 	if ((st.st_uid != geteuid() && st.st_uid != 0) || (st.st_mode & 022) != 0)
-		return NULL;
+		return false;
+	*why = "it is no saved catalog";
+	if (!S_ISREG(st.st_mode) || st.st_size < (off_t)sizeof(struct saved_header) ||
+	    st.st_size > SAVED_MAX)
+		return false;
 	*why = "it cannot be read";
-	if (fd_slurp(fd, SAVED_MAX, &bytes, ret_size) < 0)
-		return NULL;
+	at = map_copy(fd, (size_t)st.st_size);
+	if (at == MAP_FAILED)
+		return false;
+	s->saved = at;
+	s->saved_size = (uint64_t)st.st_size;
 	*why = NULL;
-	return bytes;
+	return true;
 }
 
-static const char *check_header(const char *bytes, size_t size, const char *sections[N_SECTIONS])
+static const char *check_header(char *bytes, size_t size, char *sections[N_SECTIONS])
 {
 	const struct saved_header *h = (const void *)bytes;
 	size_t at = sizeof(*h);
 
-	if (size < sizeof(*h) || h->magic != SAVED_MAGIC)
+	if (h->magic != SAVED_MAGIC)
 		return "it is no saved catalog";
 	if (h->version != SAVED_VERSION || h->header_size != sizeof(*h))
 		return "it is of another version";
@@ -215,13 +244,6 @@ static const char *check_header(const char *bytes, size_t size, const char *sect
 			return "it is damaged";
 	}
 	return NULL;
-}
-
-static void *copy(const char *bytes, uint64_t size)
-{
-	void *p = malloc(size ? size : 1);
-
-	return p ? memcpy(p, bytes, size) : NULL;
 }
 
 static bool open_files(struct source *s, const struct saved_header *h, const char *paths)
@@ -298,16 +320,14 @@ static bool is_sound(const struct source *s)
 	       s->embed_off <= s->files[s->embed_file].size - s->embed_row_size * c->embed_rows;
 }
 
-static bool take_tables(struct source *s, const struct saved_header *h,
-			const char *sections[N_SECTIONS])
+static bool take_tables(struct source *s, const struct saved_header *h, char *sections[N_SECTIONS])
 {
 	const struct catalog_header *c;
 	struct err e = { 0 };
 
-	s->catalog_bytes = copy(sections[CATALOG], h->sections[CATALOG]);
+	s->catalog_bytes = sections[CATALOG];
 	s->catalog_size = h->sections[CATALOG];
-	if (!s->catalog_bytes ||
-	    catalog_open(s->catalog_bytes, s->catalog_size, &s->catalog, &e) < 0 ||
+	if (catalog_open(s->catalog_bytes, s->catalog_size, &s->catalog, &e) < 0 ||
 	    catalog_check(&s->catalog, &s->config, &e) < 0)
 		return false;
 	c = s->catalog.header;
@@ -319,12 +339,11 @@ static bool take_tables(struct source *s, const struct saved_header *h,
 		    (h->n_trunk_files ? c->n_tiles * sizeof(*s->tile_checksum) : 0) ||
 	    h->n_trunk_files > h->n_files)
 		return false;
-	s->segments = copy(sections[SEGMENTS], h->sections[SEGMENTS]);
-	s->tile_segment = copy(sections[TILE_SEGMENT], h->sections[TILE_SEGMENT]);
-	s->expert_base = copy(sections[EXPERT_BASE], h->sections[EXPERT_BASE]);
-	s->experts = copy(sections[EXPERTS], h->sections[EXPERTS]);
-	if (h->n_trunk_files)
-		s->tile_checksum = copy(sections[TILE_CHECKSUM], h->sections[TILE_CHECKSUM]);
+	s->segments = (void *)sections[SEGMENTS];
+	s->tile_segment = (void *)sections[TILE_SEGMENT];
+	s->expert_base = (void *)sections[EXPERT_BASE];
+	s->experts = (void *)sections[EXPERTS];
+	s->tile_checksum = h->n_trunk_files ? (void *)sections[TILE_CHECKSUM] : NULL;
 	s->n_segments = h->n_segments;
 	s->n_experts = h->n_experts;
 	s->embed_file = h->embed_file;
@@ -333,8 +352,7 @@ static bool take_tables(struct source *s, const struct saved_header *h,
 	s->n_tensors = h->n_tensors;
 	s->n_trunk_files = (uint32_t)h->n_trunk_files;
 	memcpy(s->model_digest, h->model_digest, sizeof(s->model_digest));
-	return s->segments && s->tile_segment && s->expert_base && s->experts &&
-	       (s->tile_checksum || h->n_trunk_files == 0) && is_sound(s);
+	return is_sound(s);
 }
 
 /* 0, or why the saved file is not used (NULL: there is none). */
@@ -342,21 +360,19 @@ static int load(const struct source_want *w, const char *path, struct source **r
 		const char **why)
 {
 	CLEANUP(source_freep) struct source *s = calloc(1, sizeof(*s));
-	CLEANUP(freep) char *bytes = NULL;
 	CLEANUP(freep) char *witness = NULL;
-	const char *sections[N_SECTIONS];
-	size_t size = 0, witness_size = 0;
+	char *sections[N_SECTIONS];
+	size_t witness_size = 0;
 	const struct saved_header *h;
 	struct err e = { 0 };
 	time_t latest;
 
-	bytes = read_file(path, &size, why);
-	if (!bytes || !s)
+	if (!s || !read_file(s, path, why))
 		return -1;
-	*why = check_header(bytes, size, sections);
+	*why = check_header(s->saved, s->saved_size, sections);
 	if (*why)
 		return -1;
-	h = (const void *)bytes;
+	h = s->saved;
 	*why = "the model has changed since, or the options";
 	if (!open_files(s, h, sections[PATHS]))
 		return -1;
@@ -368,7 +384,6 @@ static int load(const struct source_want *w, const char *path, struct source **r
 	*why = "it is damaged";
 	if (!take_tables(s, h, sections))
 		return -1;
-	s->is_saved = true;
 	*ret = TAKE(s);
 	return 0;
 }
