@@ -2,31 +2,40 @@
 """A step with everything resident against what this machine can do, and where its time goes.
 
 Decoding: a step touches every byte of the trunk and of the experts it routes to, once; it cannot be
-faster than a plain read of them. Prints seconds a token / (bytes touched / memory-read rate), the
-rate measured before and after with as many threads on the same memory pages: 1.0 is the machine.
+faster than a plain read of them. Prints seconds a token, and (bytes touched / memory-read rate) as a
+share of them, the rate measured in turn with the runs, with as many threads: 1.0 is the machine.
 
 Prefill: a chunk of --prompt rows does rows x MACs of a token; prints that rate as a share of the FMA
 peak of as many threads.
 
-By operation, from the timeline of the decode steps: tiles (products with weights of the trunk, the
-head and the latent attention), experts, waiting, and what is none of these.
+Of both by operation, from the timeline: tiles (products with weights of the trunk, the head and the latent
+attention), experts, the heads of linear attention, waiting, and what is none of these.
 
-    bench/step.py MODEL --build DIR [--threads N] [--gen N] [--prompt N] [--json FILE] [--svg FILE]
+--neighbour: the same decoding while a busy loop has the last of the CPUs that this process may use.
+
+    bench/step.py MODEL --build DIR [--threads N] [--gen N] [--prompt N] [--rounds N] [--neighbour]
+                  [--json FILE] [--svg FILE]
 """
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import struct
 import subprocess
 import sys
-import tempfile
 
+sys.dont_write_bytecode = True
 import plot
 from overlap import busy_share
+from resident import Daemon, ids, spans_of_k3, steps_of
 
 N_CHUNKS = 3  # of the prompt
+N_FIRST = 2   # steps of a run that do not count: the prompt's, and one to warm up
 EXPERT_MARK = ".block_sparse_moe.experts."
+# What spans of the timeline are called here; all that begin with "wait" are waiting.
+PARTS = {"tile": "tiles", "expert": "experts", "linear attention": "heads"}
+OPERATIONS = ("tiles", "experts", "heads", "waiting", "other")
 
 
 def headers(model):
@@ -38,7 +47,8 @@ def headers(model):
 
 
 def work_of_token(model):
-    """(bytes, MACs): trunk and head once, top_k experts in each layer that has any; of the embedding a row."""
+    """{"bytes", "macs"} of "tiles" and "experts": trunk and head once (of the embedding a row; the head's products are
+    of the last row alone and not counted as MACs), top_k experts in each layer that has any."""
     config = json.load(open(os.path.join(model, "config.json")))
     config = config.get("text_config", config)
     trunk, expert, macs, expert_macs, layers = 0, 0, 0, 0, set()
@@ -57,93 +67,100 @@ def work_of_token(model):
         else:
             trunk += size
             macs += size // 2 if len(tensor["shape"]) == 2 and "lm_head" not in name else 0
-    top_k = config.get("num_experts_per_token", config.get("num_experts_per_tok"))
-    return trunk + top_k * expert * len(layers), macs + top_k * expert_macs * len(layers)
+    n = config.get("num_experts_per_token", config.get("num_experts_per_tok")) * len(layers)
+    return {"bytes": {"tiles": trunk, "experts": n * expert}, "macs": {"tiles": macs, "experts": n * expert_macs}}
 
 
-def memory_rate(build, threads):
-    out = subprocess.run([f"{build}/bench/bench_memory", str(threads)], check=True,
+def memory_rate(a):
+    out = subprocess.run([f"{a.build}/bench/bench_memory", str(a.threads)], check=True,
                          capture_output=True, text=True).stdout.split()
     return dict(zip(out[::2], map(float, out[1::2])))
 
 
-def fma_peak(build, threads):
+def fma_peak(a):
     """MACs a second of all threads together."""
-    out = subprocess.run([f"{build}/bench/bench_kernels", "--peak", "--rounds", "15", "--threads", str(threads)],
+    out = subprocess.run([f"{a.build}/bench/bench_kernels", "--peak", "--rounds", "15", "--threads", str(a.threads)],
                          check=True, capture_output=True, text=True).stdout
     return float(out.split("FMA peak")[1].split()[0]) * 1e9
 
 
-def run_k3(build, model, arguments):
-    with tempfile.TemporaryDirectory() as d:
-        out, line = os.path.join(d, "run.json"), os.path.join(d, "timeline.json")
-        command = [f"{build}/compute/k3", "run", model, "--out", out, "--timeline", line] + arguments
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command)}\nexit {done.returncode}: {done.stderr[-2000:]}")
-        return json.load(open(out)), json.load(open(line))
+@contextlib.contextmanager
+def neighbour():
+    """A busy loop on the last CPU that this process may use."""
+    cpu = max(os.sched_getaffinity(0))
+    loop = subprocess.Popen(["sh", "-c", "while :; do :; done"], preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+    try:
+        yield
+    finally:
+        loop.kill()
+        loop.wait()
 
 
-def k3_spans(events):
-    pid = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "k3")
-    return [e for e in events if e["ph"] == "X" and e["pid"] == pid]
+def operations(seconds, spans):
+    """Seconds of one step by operation."""
+    ret = dict.fromkeys(OPERATIONS, 0)
+    for s in spans:
+        part = "waiting" if s["name"].startswith("wait") else PARTS.get(s["name"])
+        if part:
+            ret[part] += s["dur"] / 1e6
+    return {**ret, "other": seconds - sum(ret.values()), "step": seconds}
 
 
-def inside(spans, begin, end):
-    return [e for e in spans if begin <= e["ts"] and e["ts"] + e["dur"] <= end + 0.001]
+def medians(rows):
+    return {k: statistics.median(r[k] for r in rows) for k in rows[0]}
 
 
-def last_chunk(events, rows):
-    """Of the last chunk of the prompt, from its embedding to the end of the step: seconds a row, share of waiting."""
-    spans = k3_spans(events)
-    step = next(e for e in spans if e["name"] == "step")
-    begin = max(e["ts"] for e in inside(spans, step["ts"], step["ts"] + step["dur"]) if e["name"] == "embedding")
-    us = step["ts"] + step["dur"] - begin
-    waits = sum(e["dur"] for e in inside(spans, begin, begin + us) if e["name"].startswith("wait"))
-    return us / 1e6 / rows, waits / us
+def run_decode(a, daemon):
+    """Operations of each decode step of one run that read nothing."""
+    report, events = daemon.run("--ids", "3,17,1999", "--gen", a.gen, *a.common)
+    reads = [s["trunk_bytes_read"] + s["expert_bytes_read"] for s in report["steps"]]
+    steps = [operations(*s) for s in steps_of(spans_of_k3(events))]
+    return [s for s, n in zip(steps[N_FIRST:], reads[N_FIRST:]) if n == 0], report["kernels"]
 
 
-def by_operation(events, wanted):
-    """Seconds of the median step of each kind of span, over the steps with these numbers."""
-    spans = k3_spans(events)
-    steps = [e for e in spans if e["name"] == "step" and e["args"]["step"] in wanted]
-    parts = {"tile": "tiles", "expert": "experts"}
-    seconds = {name: [] for name in ("tiles", "experts", "waiting", "other", "step")}
-    for s in steps:
-        sums = dict.fromkeys(("tiles", "experts", "waiting"), 0)
-        for e in inside(spans, s["ts"], s["ts"] + s["dur"]):
-            part = parts.get(e["name"]) or ("waiting" if e["name"].startswith("wait") else None)
-            if part:
-                sums[part] += e["dur"]
-        for part, us in sums.items():
-            seconds[part].append(us / 1e6)
-        seconds["step"].append(s["dur"] / 1e6)
-        seconds["other"].append((s["dur"] - sum(sums.values())) / 1e6)
-    return {name: statistics.median(v) for name, v in seconds.items()}
+def run_prefill(a, daemon):
+    """Operations of each chunk of a prompt."""
+    _, events = daemon.run("--ids", ids(N_CHUNKS * a.prompt), "--prefill-rows", a.prompt, "--gen", 1, *a.common)
+    return [operations(*s) for s in steps_of(spans_of_k3(events))]
 
 
 def measure(a):
-    touched, macs = work_of_token(a.model)
-    common = ["--threads", str(a.threads), "--trunk-gb", "1000", "--cache-gb", "1000"] + (["--isa", a.isa] if a.isa else [])
-    result = {"busy": busy_share(), "bytes_a_token": touched, "macs_a_token": macs, "threads": a.threads}
-    before, peak = memory_rate(a.build, a.threads), fma_peak(a.build, a.threads)
-    # The first chunks bring (nearly) all experts in, the last is measured, then tokens one by one.
-    prompt = ",".join(str(3 + 37 * i % 2000) for i in range(N_CHUNKS * a.prompt))
-    report, events = run_k3(a.build, a.model, ["--ids", prompt, "--prefill-rows", str(a.prompt), "--gen", str(a.gen)] + common)
-    after = memory_rate(a.build, a.threads)
-    result["memory_read"] = {k: (before[k] + after[k]) / 2 for k in before}
-    result["fma_peak"] = (peak + fma_peak(a.build, a.threads)) / 2
-    result["kernels"] = report["kernels"]
-    decode = [i for i, s in enumerate(report["steps"]) if i > 0 and s["trunk_bytes_read"] == 0 and s["expert_bytes_read"] == 0]
+    r = {"busy": busy_share(), "threads": a.threads, "rows": a.prompt, **work_of_token(a.model)}
+    memory, peaks, decode, prefill, beside = [], [], [], [], []
+    with Daemon(a.build, a.model) as daemon:
+        run_prefill(a, daemon)  # brings the experts in
+        for _ in range(a.rounds):
+            memory.append(memory_rate(a))
+            steps, r["kernels"] = run_decode(a, daemon)
+            decode += steps
+            if a.neighbour:
+                with neighbour():
+                    beside += run_decode(a, daemon)[0]
+            peaks.append(fma_peak(a))
+            prefill += run_prefill(a, daemon)
+    memory.append(memory_rate(a))
+    peaks.append(fma_peak(a))
     if len(decode) < 3:
         sys.exit(f"only {len(decode)} decode steps read nothing: the model is not resident")
-    result["decode"] = sorted(report["steps"][i]["seconds"] for i in decode)
-    result["decode_seconds"] = statistics.median(result["decode"])
-    result["decode_of_roofline"] = {k: touched / r / result["decode_seconds"] for k, r in result["memory_read"].items()}
-    result["prefill_seconds_a_token"], result["prefill_waiting"] = last_chunk(events, a.prompt)
-    result["prefill_of_fma_peak"] = macs / result["prefill_seconds_a_token"] / result["fma_peak"]
-    result["operations"] = by_operation(events, set(decode))
-    return result
+    r["bytes_a_token"], r["macs_a_token"] = sum(r["bytes"].values()), sum(r["macs"].values())
+    r["memory_read"], r["fma_peak"] = medians(memory), statistics.median(peaks)
+    r["decode"] = sorted(s["step"] for s in decode)
+    r["decode_seconds"] = statistics.median(r["decode"])
+    r["decode_of_roofline"] = {k: r["bytes_a_token"] / v / r["decode_seconds"] for k, v in r["memory_read"].items()}
+    r["operations"], r["prefill_operations"] = medians(decode), medians(prefill)
+    r["prefill_seconds_a_token"] = r["prefill_operations"]["step"] / a.prompt
+    r["prefill_of_fma_peak"] = r["macs_a_token"] / r["prefill_seconds_a_token"] / r["fma_peak"]
+    if beside:
+        r["neighbour_operations"] = medians(beside)
+        r["neighbour_times_slower"] = r["neighbour_operations"]["step"] / r["decode_seconds"]
+    return r
+
+
+def show_operations(ops, work, of_what):
+    """work: operation -> its share of the machine's limit."""
+    for name in OPERATIONS:
+        print(f"  {name:21s} {ops[name]:.4f} s, {100 * ops[name] / ops['step']:.1f} %"
+              + (f", at {work[name] / ops[name]:.2f} of {of_what}" if name in work and ops[name] else ""))
 
 
 def show(r):
@@ -155,12 +172,13 @@ def show(r):
     for pages, rate in r["memory_read"].items():
         print(f"  memory read, {pages + ' pages':12s} {rate / 1e9:.2f} GB/s: {r['bytes_a_token'] / rate:.4f} s, "
               f"decode runs at {r['decode_of_roofline'][pages]:.2f} of it")
+    show_operations(r["operations"], {k: v / r["memory_read"]["huge"] for k, v in r["bytes"].items()}, "that read")
+    if "neighbour_times_slower" in r:
+        print(f"with a neighbour        {r['neighbour_operations']['step']:.4f} s a token, "
+              f"{r['neighbour_times_slower']:.2f} times slower")
     print(f"prefill                 {r['prefill_seconds_a_token']:.4f} s a token, "
-          f"{r['prefill_of_fma_peak']:.2f} of the FMA peak, {r['fma_peak'] / 1e9:.1f} GMAC/s; "
-          f"{100 * r['prefill_waiting']:.1f} % of it waiting")
-    whole = r["operations"]["step"]
-    for name in ("tiles", "experts", "waiting", "other"):
-        print(f"  {name:21s} {r['operations'][name]:.4f} s, {100 * r['operations'][name] / whole:.1f} % of a decode step")
+          f"{r['prefill_of_fma_peak']:.2f} of the FMA peak, {r['fma_peak'] / 1e9:.1f} GMAC/s")
+    show_operations(r["prefill_operations"], {k: v * r["rows"] / r["fma_peak"] for k, v in r["macs"].items()}, "that peak")
 
 
 def main():
@@ -170,10 +188,13 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--gen", type=int, default=12)
     p.add_argument("--prompt", type=int, default=128, help="rows of a prompt chunk")
+    p.add_argument("--rounds", type=int, default=2)
     p.add_argument("--isa", default=None)
+    p.add_argument("--neighbour", action="store_true", help="decode beside a busy loop, too")
     p.add_argument("--json", help="write the same there")
     p.add_argument("--svg", help="draw the operations there")
     a = p.parse_args()
+    a.common = ["--threads", str(a.threads)] + (["--isa", a.isa] if a.isa else [])
     result = measure(a)
     show(result)
     if a.json:
@@ -181,7 +202,7 @@ def main():
     if a.svg:
         ops = result["operations"]
         plot.write_bars(a.svg, f"a decode step, {result['threads']} threads", "seconds",
-                        [(n, ops[n]) for n in ("tiles", "experts", "waiting", "other")]
+                        [(n, ops[n]) for n in OPERATIONS]
                         + [("a plain read", result["bytes_a_token"] / result["memory_read"]["huge"])])
 
 

@@ -66,6 +66,7 @@ int k3_layer_kda(struct k3_engine *e, uint32_t layer, struct k3_input *in, struc
 {
 	struct k3_scratch *s = &e->scratch;
 	struct k3_input decay, heads;
+	uint64_t begin;
 	int r;
 
 	k3_input_set(&decay, s->kda_f, e->n_rows, e->config->kda_dim, s->packed_mid);
@@ -85,11 +86,13 @@ int k3_layer_kda(struct k3_engine *e, uint32_t layer, struct k3_input *in, struc
 		r = k3_multiply(e, layer, ROLE_KDA_G, in, s->kda_g, err);
 	if (r < 0)
 		return r;
+	begin = timeline_now(e->timeline);
 	prepare_scalars(e);
 	for (uint32_t i = 0; i < e->n_groups; i++) {
 		struct kda_job job = { e, layer, &e->groups[i] };
 
 		k3_team_run(e->team, e->config->n_kda_heads, 1, run_heads, &job);
 	}
+	timeline_span(e->timeline, "linear attention", begin, NULL, 0);
 	return k3_multiply(e, layer, ROLE_KDA_O, &heads, s->out, err);
 }
