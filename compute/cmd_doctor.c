@@ -2,16 +2,13 @@
  * k3 doctor: what this machine can do with this model, and the next command. Looks at everything a
  * run will need, by the same calls, and plans as k3 run would.
  */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "compute/doctor.h"
+#include "compute/doctor_next.h"
 #include "compute/model_config.h"
+#include "compute/model_texts.h"
 #include "compute/options.h"
 #include "compute/plan.h"
 #include "compute/plan_rates.h"
@@ -29,26 +26,11 @@ struct checkup {
 	struct config config;
 	struct k3_plan_rates rates;
 	struct k3_plan plan;
-	bool has_config, has_plan, is_complete;
+	enum k3_checkpoint checkpoint;
+	bool has_plan, has_vocabulary;
 	char *command; /* owned: the next one */
 	const char *why;
 };
-
-/* How a shell of here calls one of our programs: by name where it is installed, else by the path
- * beside this program or in its build tree. Caller frees. */
-static char *program_path(const char *name, const char *in_build)
-{
-	char self[4096], *path;
-	ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
-
-	while (len > 0 && self[len - 1] != '/')
-		len--;
-	if (len > 4 && strncmp(self + len - 5, "/bin/", 5) == 0)
-		return strdup(name);
-	if (len <= 0 || asprintf(&path, "%.*s%s", (int)len, self, in_build) < 0)
-		return strdup(name);
-	return path;
-}
 
 static void plan_run(struct checkup *c)
 {
@@ -114,6 +96,24 @@ static void say_expectation(struct checkup *c)
 		      c->rates.rates.memory / 1e9, c->rates.memory_note);
 }
 
+static void look_at_vocabulary(struct checkup *c)
+{
+	CLEANUP(k3_tokenizer_freep) struct k3_tokenizer *t = NULL;
+	struct config config;
+	struct err err = { 0 };
+
+	if (k3_model_texts_read(c->line, &config, &t, &err) < 0)
+		k3_doctor_add(&c->doctor, "vocabulary", K3_VERDICT_BAD, err.code, "%s", err.text);
+	else if (t)
+		k3_doctor_add(&c->doctor, "vocabulary", K3_VERDICT_OK, ERR_NONE,
+			      "tiktoken.model can be read");
+	else
+		k3_doctor_add(&c->doctor, "vocabulary", K3_VERDICT_NOTE, ERR_NONE,
+			      "there is no tiktoken.model: prompts are given by --ids, and no text "
+			      "is printed; --tok DIR names another directory");
+	c->has_vocabulary = t != NULL;
+}
+
 static void look(struct checkup *c)
 {
 	const struct k3_options *o = &c->line->options;
@@ -123,16 +123,15 @@ static void look(struct checkup *c)
 	k3_doctor_machine(&c->doctor);
 	k3_doctor_disks(&c->doctor, dirs, &o->trunk);
 	if (dirs->n > 0)
-		c->is_complete = k3_doctor_checkpoint(&c->doctor, dirs, &o->trunk, o->config);
+		c->checkpoint = k3_doctor_checkpoint(&c->doctor, dirs, &o->trunk, o->config);
 	if (dirs->n == 0 && !o->config)
 		return;
 	if (k3_config_read(dirs, o->config, &c->config, &err) < 0) {
-		if (c->is_complete || dirs->n == 0)
+		if (c->checkpoint == K3_CHECKPOINT_WHOLE || dirs->n == 0)
 			k3_doctor_add(&c->doctor, "config", K3_VERDICT_BAD, err.code, "%s",
 				      err.text);
 		return;
 	}
-	c->has_config = true;
 	if (k3_plan_rates_find(&c->rates, c->line, &err) < 0) {
 		k3_doctor_add(&c->doctor, "disk rate", K3_VERDICT_NOTE, ERR_NONE, "%s", err.text);
 		k3_plan_rates_init(&c->rates, 0, o->memory_rate * 1e9, (unsigned)o->threads);
@@ -143,75 +142,27 @@ static void look(struct checkup *c)
 	plan_run(c);
 	if (c->has_plan)
 		say_expectation(c);
-}
-
-/* Room for a trunk file in the current directory, which is where the hint puts it. */
-static bool has_room_for_trunk(const struct checkup *c)
-{
-	struct statvfs fs;
-
-	return statvfs(".", &fs) == 0 &&
-	       fs.f_bavail * fs.f_frsize > c->plan.memory.size.trunk_size * 11 / 10;
-}
-
-static int set_command(struct checkup *c, const char *why, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static int set_command(struct checkup *c, const char *why, const char *fmt, ...)
-{
-	va_list args;
-	int n;
-
-	c->why = why;
-	va_start(args, fmt);
-	n = vasprintf(&c->command, fmt, args);
-	va_end(args);
-	if (n < 0)
-		c->command = NULL;
-	return n;
-}
-
-/* The items, each after before, as words of the command: " a b". Caller frees. */
-static char *as_words(const char *before, const struct option_list *items)
-{
-	size_t size = 1;
-	char *text;
-
-	for (size_t i = 0; i < items->n; i++)
-		size += strlen(before) + strlen(items->items[i]) + 1;
-	text = calloc(1, size);
-	for (size_t i = 0; text && i < items->n; i++)
-		(void)snprintf(text + strlen(text), size - strlen(text), " %s%s", before,
-			       items->items[i]);
-	return text;
+	if (dirs->n > 0)
+		look_at_vocabulary(c);
 }
 
 static void choose_command(struct checkup *c)
 {
 	const struct k3_options *o = &c->line->options;
-	CLEANUP(freep) char *k3 = program_path("k3", "k3");
-	CLEANUP(freep) char *store = program_path("k3-store", "../iod/store/k3-store");
-	CLEANUP(freep) char *model = as_words("", &c->line->words);
-	CLEANUP(freep) char *trunk = as_words("--trunk ", &o->trunk);
-	const char *download;
+	uint64_t trunk_size = c->plan.memory.size.trunk_size;
+	struct k3_next_want want = {
+		.dirs = &c->line->words,
+		.trunk = &o->trunk,
+		.config = o->config,
+		.tok = o->tok,
+		.checkpoint = c->checkpoint,
+		.fits = c->has_plan && c->doctor.bad == ERR_NONE,
+		.has_vocabulary = c->has_vocabulary,
+		.trunk_size =
+			trunk_size > TRUNK_WORTH && c->plan.token.trunk_read > 0 ? trunk_size : 0,
+	};
 
-	if (!k3 || !store || !model || !trunk)
-		return;
-	/* A script: no build makes it, it runs from the sources. */
-	download = strcmp(k3, "k3") == 0 ? "k3-download-model" : "deploy/download-model";
-	if (c->line->words.n == 0)
-		(void)set_command(c, "no MODEL was given; it takes 1.56 TB", "%s DIR", download);
-	else if (!c->is_complete)
-		(void)set_command(c, "the checkpoint is not whole; what is there is kept", "%s %s",
-				  download, c->line->words.items[0]);
-	else if (!c->has_plan)
-		return;
-	else if (o->trunk.n == 0 && c->plan.memory.size.trunk_size > TRUNK_WORTH &&
-		 has_room_for_trunk(c) && c->plan.token.trunk_read > 0)
-		(void)set_command(c, "optional: a trunk file reads in larger pieces",
-				  "%s pack%s k3.trunk", store, model);
-	else
-		(void)set_command(c, "everything it needs is there",
-				  "%s run%s%s --prompt \"%s\" --gen 8", k3, model, trunk,
-				  "The capital of France is");
+	c->command = k3_next_command(&want, &c->why);
 }
 
 static void show(const struct checkup *c)

@@ -4,7 +4,6 @@
  * is changed, nothing is started. Shown by k3 doctor.
  */
 #include <jansson.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "compute/model_files.h"
@@ -15,6 +14,13 @@
 enum k3_verdict { K3_VERDICT_OK, K3_VERDICT_NOTE, K3_VERDICT_BAD };
 
 enum { K3_FINDINGS_MAX = 48, K3_FINDING_TEXT = 1024 };
+
+enum k3_checkpoint {
+	K3_CHECKPOINT_WHOLE,     /* the daemon would open it */
+	K3_CHECKPOINT_BAD_TRUNK, /* but for the trunk file, which is not of it */
+	K3_CHECKPOINT_NOT_WHOLE,
+	K3_CHECKPOINT_UNKNOWN /* its config.json is not understood: another model, perhaps */
+};
 
 struct k3_finding {
 	const char *name; /* static */
@@ -37,10 +43,9 @@ void k3_doctor_machine(struct k3_doctor *d);
 /* doctor_model.c: the disks behind dirs (the current directory when there are none) and trunk. */
 void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs,
 		     const struct option_list *trunk);
-/* Files and headers of the checkpoint and the trunk file; config NULL: the model's. True when the
- * daemon would open it. */
-bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
-			  const struct option_list *trunk, const char *config);
+/* Files and headers of the checkpoint and the trunk file; config NULL: the model's. */
+enum k3_checkpoint k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
+					const struct option_list *trunk, const char *config);
 
 void k3_doctor_print(const struct k3_doctor *d, FILE *out);
 /* An array of {name, verdict, text}; the caller's reference. */

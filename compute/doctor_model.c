@@ -1,11 +1,13 @@
 /* Disks and files of a model, looked at from outside: names, sizes, headers. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "compute/doctor.h"
 #include "shared/catalog.h"
@@ -81,8 +83,50 @@ void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs,
 		add_disk(d, trunk->items[i]);
 }
 
-bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
-			  const struct option_list *trunk, const char *config)
+static void say_whole(struct k3_doctor *d, const struct source *s)
+{
+	uint64_t total = 0;
+
+	for (uint32_t i = 0; i < s->n_files; i++)
+		total += s->files[i].size;
+	k3_doctor_add(d, "checkpoint", K3_VERDICT_OK, ERR_NONE,
+		      "complete by its headers: %" PRIu64 " tensors, %" PRIu32 " files, %.3f GB, "
+		      "%" PRIu32 " layers; k3-store verify looks at the bytes",
+		      s->n_tensors, s->n_files, (double)total / 1e9, s->config.n_layers);
+}
+
+/* There is one to be read, whatever it says. */
+static bool has_config(const struct option_list *dirs, const char *config)
+{
+	char path[PATH_MAX];
+
+	for (size_t i = 0; !config && i < dirs->n; i++) {
+		(void)snprintf(path, sizeof(path), "%s/config.json", dirs->items[i]);
+		if (access(path, F_OK) == 0)
+			return true;
+	}
+	return config != NULL;
+}
+
+/* What the daemon would open does not open: is it the trunk file alone? */
+static enum k3_checkpoint find_fault(struct k3_doctor *d, const struct source_want *want,
+				     const struct err *why)
+{
+	struct source_want without = *want;
+	CLEANUP(source_freep) struct source *s = NULL;
+
+	without.n_trunk_paths = 0;
+	if (want->n_trunk_paths > 0 && source_open(&without, &s, NULL) == 0) {
+		say_whole(d, s);
+		k3_doctor_add(d, "trunk file", K3_VERDICT_BAD, why->code, "%s", why->text);
+		return K3_CHECKPOINT_BAD_TRUNK;
+	}
+	k3_doctor_add(d, "checkpoint", K3_VERDICT_BAD, why->code, "%s", why->text);
+	return K3_CHECKPOINT_NOT_WHOLE;
+}
+
+enum k3_checkpoint k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
+					const struct option_list *trunk, const char *config)
 {
 	struct source_want want = { .model_dirs = dirs->items,
 				    .n_model_dirs = (uint32_t)dirs->n,
@@ -91,20 +135,16 @@ bool k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
 				    .n_trunk_paths = (uint32_t)trunk->n };
 	CLEANUP(source_freep) struct source *s = NULL;
 	struct err err = { 0 };
-	uint64_t total = 0;
 
 	if (source_open(&want, &s, &err) < 0) {
-		k3_doctor_add(d, "checkpoint", K3_VERDICT_BAD, err.code, "%s", err.text);
-		return false;
+		enum k3_checkpoint fault = find_fault(d, &want, &err);
+
+		return err.code == ERR_CONFIG && has_config(dirs, config) ? K3_CHECKPOINT_UNKNOWN
+									  : fault;
 	}
-	for (uint32_t i = 0; i < s->n_files; i++)
-		total += s->files[i].size;
-	k3_doctor_add(d, "checkpoint", K3_VERDICT_OK, ERR_NONE,
-		      "complete by its headers: %" PRIu64 " tensors, %" PRIu32 " files, %.3f GB, "
-		      "%" PRIu32 " layers; k3-store verify looks at the bytes",
-		      s->n_tensors, s->n_files, (double)total / 1e9, s->config.n_layers);
+	say_whole(d, s);
 	for (size_t i = 0; i < trunk->n; i++)
 		k3_doctor_add(d, "trunk file", K3_VERDICT_OK, ERR_NONE, "%s belongs to it",
 			      trunk->items[i]);
-	return true;
+	return K3_CHECKPOINT_WHOLE;
 }

@@ -365,9 +365,9 @@ class Case:
         os.mkdir(path)
         return path
 
-    def copy_model(self, source):
+    def copy_model(self, source, name="model"):
         """A writable copy of a checkpoint's files."""
-        out = self.subdir("model")
+        out = self.subdir(name)
         for n in os.listdir(source):
             if not n.startswith("golden") and os.path.isfile(os.path.join(source, n)):
                 shutil.copyfile(os.path.join(source, n), os.path.join(out, n))

@@ -26,7 +26,7 @@ def doctor(case, *args, rc=0, **more):
 def names_everything(case):
     found, by = doctor(case, DEMO, *RATES)
     for name in ("cpu", "instructions", "memory", "locked memory", "shared memory", "huge pages", "kernel", "io_uring", "disk",
-                 "checkpoint", "preset", "speed"):
+                 "checkpoint", "vocabulary", "preset", "speed"):
         check(name in by, f"no {name} in {sorted(by)}")
     check(f"of {os.cpu_count()})" in by["cpu"]["text"] or "allowed" in by["cpu"]["text"], by["cpu"]["text"])
     check("1770 tensors" in by["checkpoint"]["text"], by["checkpoint"]["text"])  # as deploy/demo's index counts them
@@ -42,6 +42,55 @@ def the_next_command_works(case):
     check(r.stdout.strip(), "no text came")
     argv = shlex.split(found["next"])
     check(argv[1:3] == ["run", DEMO], f"the command is {argv}")
+
+
+def the_next_command_of_any_model_works(case):
+    """Names that a shell would cut or expand; a model without a vocabulary; a config that is elsewhere."""
+    odd = case.copy_model(DEMO, "it's a $model")
+    bare = case.copy_model(k3test.oracle("tiny"), "without a vocabulary")
+    apart, words, config = case.copy_model(DEMO, "apart"), case.subdir("the words"), case.path("the config.json")
+    os.rename(os.path.join(apart, "config.json"), config)
+    for name in "tiktoken.model", "tokenizer_config.json":
+        os.rename(os.path.join(apart, name), os.path.join(words, name))
+    for args in ([odd], [bare], [apart, "--config", config, "--tok", words]):
+        found, _ = doctor(case, *args, *RATES)
+        r = subprocess.run(found["next"], shell=True, capture_output=True, timeout=120)
+        check_equal(r.returncode, 0, f"{found['next']}\n{r.stderr.decode()}")
+        argv = shlex.split(found["next"])
+        check(all(a in argv for a in args), f"the command for {args} is {argv}")
+
+
+def a_trunk_file_that_does_not_fit_is_made_again(case):
+    """The checkpoint beside it is whole: nothing of it is to be fetched."""
+    trunk = case.path("a trunk")
+    with open(trunk, "w") as f:
+        f.write("no trunk file")
+    found, by = doctor(case, DEMO, "--trunk", trunk, *RATES, rc=1)
+    check_equal(by["checkpoint"]["verdict"], "ok", "verdict on the checkpoint")
+    check_equal(by["trunk file"]["verdict"], "BAD", "verdict on the trunk file")
+    check(trunk in by["trunk file"]["text"], by["trunk file"]["text"])
+    r = subprocess.run(found["next"], shell=True, capture_output=True, timeout=120)
+    check_equal(r.returncode, 0, f"{found['next']}\n{r.stderr.decode()}")
+    doctor(case, DEMO, "--trunk", trunk, *RATES)
+
+
+def another_model_is_left_alone(case):
+    """A directory whose config.json is not understood: the release is not fetched over it."""
+    model = case.subdir("other")
+    with open(os.path.join(model, "config.json"), "w") as f:
+        json.dump({"model_type": "other"}, f)
+    found, by = doctor(case, model, *RATES, rc=2)
+    check_equal(by["checkpoint"]["verdict"], "BAD", "verdict")
+    check_equal(found["next"], None, "the next command")
+
+
+def a_damaged_vocabulary_is_found(case):
+    model = case.copy_model(DEMO)
+    with open(os.path.join(model, "tiktoken.model"), "w") as f:
+        f.write("nonsense\n")
+    found, by = doctor(case, model, *RATES, rc=2)
+    check_equal(by["vocabulary"]["verdict"], "BAD", "verdict")
+    check("tiktoken.model" in by["vocabulary"]["text"], by["vocabulary"]["text"])
 
 
 def measures(case):
@@ -93,5 +142,6 @@ def too_little_memory_for_the_released_model(case):
         check("this run would take 0." in by["plan"]["text"] and "cgroup" in by["plan"]["text"], by["plan"]["text"])
 
 
-k3test.main([names_everything, the_next_command_works, measures, an_absent_shard_is_named, a_sandbox_without_io_uring,
-             a_limit_of_locked_memory, too_little_memory_for_the_released_model])
+k3test.main([names_everything, the_next_command_works, the_next_command_of_any_model_works,
+             a_trunk_file_that_does_not_fit_is_made_again, another_model_is_left_alone, a_damaged_vocabulary_is_found,
+             measures, an_absent_shard_is_named, a_sandbox_without_io_uring, a_limit_of_locked_memory, too_little_memory_for_the_released_model])
