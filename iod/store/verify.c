@@ -132,7 +132,8 @@ static int open_source(struct verify *v, uint32_t n_trunk_paths, struct source *
 	return 0;
 }
 
-/* The sidecar: named and not usable is a fault, not found only a note. */
+/* The sidecar: named and not usable is a fault, not found only a note. The journal stands beside
+ * it, or where it would be written. */
 static void open_sums(struct verify *v)
 {
 	const struct iod_verify_want *w = v->want;
@@ -141,23 +142,23 @@ static void open_sums(struct verify *v)
 				  : sums_find(w->trunk_paths, w->n_trunk_paths, w->model_dirs,
 					      w->n_model_dirs);
 	struct err e = { 0 };
+	int len;
 
-	if (!path) {
+	if (!path)
 		w->note(w->data, "there are no checksums of this checkpoint; k3-store verify "
 				 "--write makes them");
-		return;
-	}
-	if (sums_load(v->s, path, &v->sums, &e) < 0)
+	else if (sums_load(v->s, path, &v->sums, &e) < 0)
 		found(v, &e);
 	v->ret->has_sums = v->sums != NULL;
-	if (!w->journal_path && asprintf(&v->journal_path, "%s.verify", path) < 0)
+	len = path ? asprintf(&v->journal_path, "%s.verify", path)
+		   : asprintf(&v->journal_path, "%s/k3.sums.verify", w->model_dirs[0]);
+	if (len < 0)
 		v->journal_path = NULL;
 }
 
 static int check_shallow(struct verify *v)
 {
 	const struct iod_verify_want *w = v->want;
-	uint64_t n_before;
 	int r = shards_find(w->model_dirs, w->n_model_dirs, &v->shards, v->err);
 
 	if (r == 0 && w->manifest_path)
@@ -167,8 +168,7 @@ static int check_shallow(struct verify *v)
 	for (uint32_t i = 0; i < v->shards.n_paths; i++)
 		check_file(v, v->shards.paths[i]);
 	check_absent(v);
-	n_before = v->ret->n_faults;
-	if (n_before > 0)
+	if (v->ret->n_faults > 0)
 		return 0; /* binding would only say the first of it again */
 	r = open_source(v, 0, &v->s);
 	if (r == 0 && v->s && w->n_trunk_paths)
@@ -282,10 +282,12 @@ static int check_piece(struct verify *v, const struct iod_unit *u)
 	return r;
 }
 
-/* What is verified, as one number: another size, time or checksum of any file changes it. */
+/* What is verified, as one number: another size, time or checksum of any file changes it, and so
+ * does another list of steps (--layers). */
 static uint64_t make_key(const struct verify *v)
 {
 	const struct source *sources[] = { v->s, v->trunk };
+	const uint64_t steps[] = { v->units.n, v->units.size };
 	XXH3_state_t *state = XXH3_createState();
 	uint64_t key;
 
@@ -293,6 +295,7 @@ static uint64_t make_key(const struct verify *v)
 		return 0;
 	(void)XXH3_64bits_reset(state);
 	(void)XXH3_64bits_update(state, v->s->model_digest, sizeof(v->s->model_digest));
+	(void)XXH3_64bits_update(state, steps, sizeof(steps));
 	if (v->sums)
 		(void)XXH3_64bits_update(state, &v->sums->header, sizeof(v->sums->header));
 	for (unsigned k = 0; k < N_ELEMENTS(sources); k++)

@@ -18,7 +18,7 @@ struct iod_verify_want {
 	uint32_t n_trunk_paths;
 	const char *sums_path;     /* NULL: looked for */
 	const char *manifest_path; /* may be NULL */
-	const char *journal_path;  /* NULL: beside the checksums or in the model */
+	const char *journal_path;  /* NULL: beside the checksums, or where they would be */
 	uint32_t max_layers;
 	uint64_t rate; /* bytes a second at most; 0: no bound */
 	bool is_deep;

@@ -166,7 +166,7 @@ def interrupted(case):
     sums, journal = os.path.join(model, "k3.sums"), os.path.join(model, "k3.sums.verify")
     size = sum(v[2] for k, v in places(model).items())
 
-    def kill_when(path, *args):
+    def kill_when(path, *args, model=model):
         p = case.start("k3-store", "verify", model, *args)
         wait_until(lambda: os.path.exists(path) or p.poll() is not None, f"{path} to appear")
         check(p.poll() is None, "it ended before it could be stopped")
@@ -192,6 +192,21 @@ def interrupted(case):
     flip(os.path.join(model, shard), start)
     r = verify(case, model, "--deep")
     check("going on" not in r.err, f"a journal of other files was used\n{r}")
+    # steps of fewer layers are other steps
+    kill_when(journal, "--layers", "2", "--deep", "--rate", str(size // 24))
+    r = verify(case, model, "--deep")
+    check("going on" not in r.err, f"a journal of fewer layers was used\n{r}")
+    # before there are checksums it has a journal too: the manifest's hashes take as long
+    fresh, rows = case.copy_model(model), case.path("rows.tsv")
+    os.unlink(os.path.join(fresh, "k3.sums"))
+    with open(rows, "w") as f:
+        for n in shards(fresh):
+            data = open(os.path.join(fresh, n), "rb").read()
+            f.write(f"{n}\t{len(data)}\t{hashlib.sha256(data).hexdigest()}\n")
+    journal = os.path.join(fresh, "k3.sums.verify")
+    kill_when(journal, "--manifest", rows, "--deep", "--rate", str(size // 4), model=fresh)
+    check("going on after" in verify(case, fresh, "--manifest", rows, "--deep").err, "it did not go on without checksums")
+    check(not os.path.exists(journal), "the journal is left")
 
 
 def manifest(case):
