@@ -75,20 +75,21 @@ int iod_pack_check_outs(const struct iod_pack_work *k, const struct source *s)
 	return r;
 }
 
-/* By inode, whatever the names are. */
-static bool is_open_already(const struct iod_pack_work *k, const struct iod_pack_file *f)
+/* The same file opened before, by inode, whatever the names are; or NULL. */
+static struct iod_pack_file *find_open(struct iod_pack_work *k, const struct iod_pack_file *f)
 {
 	struct stat st, other;
 
-	for (const struct iod_pack_file *o = k->files; o < f; o++)
+	for (struct iod_pack_file *o = k->files; o < f; o++)
 		if (fstat(f->fd, &st) == 0 && fstat(o->fd, &other) == 0 &&
 		    st.st_ino == other.st_ino && st.st_dev == other.st_dev)
-			return true;
-	return false;
+			return o;
+	return NULL;
 }
 
 static int open_partial(struct iod_pack_work *k, struct iod_pack_file *f)
 {
+	struct iod_pack_file *other;
 	struct stat st, mine;
 
 	if (asprintf(&f->partial, "%s.partial", f->out) < 0) {
@@ -100,10 +101,14 @@ static int open_partial(struct iod_pack_work *k, struct iod_pack_file *f)
 		return iod_pack_fail_write(k, f, -errno);
 	if (f->fd < 0)
 		return err_set(k->err, ERR_IO, "%s: %s", f->partial, strerror(errno));
-	if (is_open_already(k, f))
+	other = find_open(k, f);
+	if (other) {
+		/* empty: made a moment ago, for nothing */
+		other->is_bad = fstat(other->fd, &st) == 0 && st.st_size == 0;
 		return err_set(k->err, ERR_USAGE,
 			       "%s is given twice; the files of a set have different names",
 			       f->out);
+	}
 	/* A file that was renamed between open and lock belongs to the pack that finished it. */
 	if (flock(f->fd, LOCK_EX | LOCK_NB) < 0 || fstat(f->fd, &mine) < 0 ||
 	    stat(f->partial, &st) < 0 || st.st_ino != mine.st_ino || st.st_dev != mine.st_dev)

@@ -145,6 +145,7 @@ def refused(case):
             check(f"{named}: " in r.err and why in r.err and remedy in r.err, f"sentence with {outs}\n{r}")
     r = case.exec("k3-store", "pack", model, a, os.path.join(os.path.dirname(a), ".", "a"))
     check_equal((r.rc, "given twice" in r.err), (2, True), f"one name twice\n{r}")
+    check(not os.path.exists(a + ".partial"), "an empty partial file is left")
 
 
 def killed(case):
