@@ -372,6 +372,7 @@ struct iod_daemon *iod_daemon_free(struct iod_daemon *d)
 		struct iod_client *c = list_entry(at, struct iod_client, link);
 
 		iod_rows_end(c);
+		iod_record_end(d->recorder, c);
 		iod_client_free(c);
 	}
 	iod_rides_deinit(d);

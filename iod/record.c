@@ -88,44 +88,61 @@ static void stop(struct iod_recorder *r, const char *why)
 	r->file = NULL;
 }
 
-static void write_layer(const struct iod_recorder *r, const struct iod_record *step, uint32_t layer)
+static void put_layer(FILE *f, const struct source *s, const struct iod_record *step,
+		      uint32_t layer)
 {
 	const char *comma = "";
 
-	for (uint32_t i = 0; i < r->source->config.n_experts; i++) {
-		uint32_t number = r->source->expert_base[layer] + i;
+	for (uint32_t i = 0; i < s->config.n_experts; i++) {
+		uint32_t number = s->expert_base[layer] + i;
 
 		if ((step->asked[number / 64] >> number % 64 & 1) == 0)
 			continue;
-		(void)fprintf(r->file, "%s%" PRIu32, comma, i);
+		(void)fprintf(f, "%s%" PRIu32, comma, i);
 		comma = ",";
 	}
+}
+
+/* The step as a line; NULL: no memory. The caller frees it. */
+static char *make_line(const struct source *s, const struct iod_client *c, size_t *ret_size)
+{
+	const struct iod_record *step = &c->experts.record;
+	const char *comma = "";
+	char *line = NULL;
+	FILE *f = open_memstream(&line, ret_size);
+
+	if (!f)
+		return NULL;
+	(void)fprintf(f, "{\"client\":%" PRIu32 ",\"step\":%" PRIu32 ",\"layers\":[", c->number,
+		      step->n_steps);
+	for (uint32_t l = 0; l < s->catalog.header->n_layers; l++) {
+		if (s->expert_base[l] == UINT32_MAX)
+			continue;
+		(void)fprintf(f, "%s[", comma);
+		put_layer(f, s, step, l);
+		(void)fputc(']', f);
+		comma = ",";
+	}
+	(void)fputs("]}\n", f);
+	if (fclose(f) != 0)
+		free(TAKE(line));
+	return line;
 }
 
 /* One line, and out with it: what is recorded survives whatever comes. */
 static void write_step(struct iod_recorder *r, const struct iod_client *c)
 {
-	const struct iod_record *step = &c->experts.record;
-	const char *comma = "";
-	long size;
+	size_t size = 0;
+	CLEANUP(freep) char *line = make_line(r->source, c, &size);
 
-	(void)fprintf(r->file, "{\"client\":%" PRIu32 ",\"step\":%" PRIu32 ",\"layers\":[",
-		      c->number, step->n_steps);
-	for (uint32_t l = 0; l < r->source->catalog.header->n_layers; l++) {
-		if (r->source->expert_base[l] == UINT32_MAX)
-			continue;
-		(void)fprintf(r->file, "%s[", comma);
-		write_layer(r, step, l);
-		(void)fputc(']', r->file);
-		comma = ",";
-	}
-	(void)fputs("]}\n", r->file);
+	if (!line)
+		return; /* a step less */
 	errno = 0;
-	if (fflush(r->file) != 0 || (size = ftell(r->file)) < 0) {
+	if (fwrite(line, 1, size, r->file) != size || fflush(r->file) != 0) {
 		stop(r, strerror(errno));
 		return;
 	}
-	r->size = (uint64_t)size;
+	r->size += size;
 	if (r->size >= IOD_RECORD_SIZE_MAX)
 		stop(r, "it is long enough");
 }

@@ -2,9 +2,9 @@
 /*
  * The experts that clients ask for, recorded as k3-store replay reads them: a line of JSON for each
  * step of a client, {"client": N, "step": N, "layers": [[ids of the first MoE layer, ascending],
- * ...]}. A step is written when the next begins or the client goes; a layer that it did not reach
- * is empty. A step of several rows is one line with each expert once. Of each client one step is
- * kept in memory; a file of RECORD_SIZE_MAX bytes ends the recording.
+ * ...]}. A step is written when the next begins, or when the client or the daemon goes; a layer
+ * that it did not reach is empty. A step of several rows is one line with each expert once. Of each
+ * client one step is kept in memory; a file of IOD_RECORD_SIZE_MAX bytes ends the recording.
  */
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,13 +1,14 @@
 """k3-iod --record-trace: what the daemon's cache did, k3-store replay does again from its recording."""
 import json
 import os
+import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import k3test
 import reference
 import trace_file
-from k3test import DEMO, Daemon, check, check_equal
+from k3test import DEMO, Daemon, Wire, check, check_equal
 
 PROMPT, GEN = [5, 77, 300, 41], 40
 
@@ -57,6 +58,32 @@ def against_the_client(case):
     check_equal(lines[7]["layers"], chunk, "experts of a chunk of four rows, each once")
 
 
+def stopped(case):
+    """A step under way when the daemon is stopped is recorded like one whose client goes."""
+    path = case.path("trace")
+    d = Daemon(case, DEMO, "--record-trace", path)
+    with Wire(d.socket) as w:
+        w.hello()
+        w.send("EXPERTS", struct.pack("<IIII128H", 1, 3, 1, 0, 2, 3, 5, *[0] * 125))
+        for _ in range(3):
+            w.expect("EXPERT_READY")
+        check_equal(d.stop(), 0, "exit code of k3-iod")
+    check_equal([line["layers"][0] for line in lines_of(path)], [[2, 3, 5]], "experts of the first layer that has any")
+
+
+def to_a_pipe(case):
+    """A reader that is there gets every step."""
+    pipe = case.path("pipe")
+    os.mkfifo(pipe)
+    fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    d = Daemon(case, DEMO, "--record-trace", pipe)
+    case.k3(None, "--prefill-rows", "1", ids=PROMPT, gen=2, daemon=d)
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+    got = os.read(fd, 1 << 20)
+    os.close(fd)
+    check_equal([json.loads(line)["step"] for line in got.splitlines()], list(range(5)), "steps")
+
+
 def cannot_be_written(case):
     r = case.exec("k3-iod", "--model", DEMO, "--socket", case.path("s"), "--record-trace", case.path("none/t"))
     check(r.rc == 1 and "none/t" in r.err, f"a recording that cannot be written\n{r}")
@@ -72,4 +99,4 @@ def cannot_be_written(case):
     check(r.rc == 1 and "pipe" in r.err, f"a pipe that nobody reads\n{r}")
 
 
-k3test.main([hits_again, against_the_client, cannot_be_written])
+k3test.main([hits_again, against_the_client, stopped, to_a_pipe, cannot_be_written])
