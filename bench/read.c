@@ -31,8 +31,18 @@ enum { EXPERT_SIZE = 17547264, TILE_SIZE = 32 << 20, SLOT_SIZE = TILE_SIZE };
 #define FILE_SIZE  (UINT64_C(3) << 30)
 #define TURN_BYTES (UINT64_C(640) << 20)
 
-enum way { WAY_URING, WAY_THREADS, WAY_PLAIN, WAY_N_ };
-static const char *const way_names[] = { "reader, io_uring", "reader, threads", "plain preads" };
+enum way { WAY_URING, WAY_OLDER, WAY_OLDEST, WAY_THREADS, WAY_PLAIN, WAY_N_ };
+static const struct {
+	const char *name;
+	enum iod_backend_choice backend;
+	const char *faults; /* as if the kernel were older */
+} ways[] = {
+	{ "reader, deferred", IOD_BACKEND_URING, "" },
+	{ "reader, cooperative", IOD_BACKEND_URING, "old_uring=1" },
+	{ "reader, plain ring", IOD_BACKEND_URING, "old_uring=2" },
+	{ "reader, threads", IOD_BACKEND_THREADS, "" },
+	{ "plain preads", 0, "" },
+};
 
 struct list_of_reads {
 	struct source_segment *segments;
@@ -207,9 +217,9 @@ static void measure(struct bench *b, bool is_sequential, uint32_t n_rounds)
 	for (uint32_t way = 0; way < WAY_N_; way++) {
 		double mid = median(rate[way], n_rounds);
 
-		(void)printf("  %-18s %5.2f GB/s (%.2f to %.2f), %.3f core-seconds/GB, ratio to "
+		(void)printf("  %-19s %5.2f GB/s (%.2f to %.2f), %.3f core-seconds/GB, ratio to "
 			     "plain %.2f\n",
-			     way_names[way], mid, rate[way][0], rate[way][n_rounds - 1],
+			     ways[way].name, mid, rate[way][0], rate[way][n_rounds - 1],
 			     median(cpu[way], n_rounds), mid / plain);
 	}
 }
@@ -258,7 +268,9 @@ static void set_up(struct bench *b)
 	if (b->slab == MAP_FAILED || !b->reads.segments || sd_event_new(&b->event) < 0)
 		die("memory", ENOMEM);
 	for (int way = 0; way < WAY_PLAIN; way++) {
-		settings.backend = way == WAY_URING ? IOD_BACKEND_URING : IOD_BACKEND_THREADS;
+		settings.backend = ways[way].backend;
+		if (setenv("K3_IOD_FAULT", ways[way].faults, 1) < 0)
+			die("setenv", errno);
 		if (iod_reader_new(&b->readers[way], b->event, &b->src, b->slab, slab_size,
 				   &settings, &err) < 0) {
 			(void)fprintf(stderr, "bench_read: %s\n", err.text);

@@ -34,9 +34,10 @@ struct iod_backend_setup {
 	sd_event *event;
 	const int *fds; /* borrowed; stay open as long as the back end lives */
 	uint32_t n_fds;
-	uint32_t n_ops;    /* most operations ever handed over at a time */
-	uint32_t n_usual;  /* as many as that at first, see set_depth */
-	uint32_t n_pieces; /* pieces of memory that register_piece will name */
+	uint32_t n_ops;           /* most operations ever handed over at a time */
+	uint32_t n_usual;         /* as many as that at first, see set_depth */
+	uint32_t n_pieces;        /* pieces of memory that register_piece will name */
+	uint32_t n_rings_refused; /* see iod_kernel_ring_open; 0 but in tests */
 	/* Kept open until no read of this process can land any more, also when it is killed (owned
 	 * from a successful start on; 0: none). See keeps_alive_fd. */
 	int alive_fd;
@@ -66,6 +67,7 @@ enum { IOD_FLUSH_AGAIN = 1 };
 struct iod_backend {
 	const struct iod_backend_class *class;
 	bool keeps_alive_fd; /* what is promised of setup.alive_fd holds */
+	const char *note;    /* which of its ways is on, and why not a better one; or NULL */
 };
 
 /* 0, or -errno from the kernel that refused (ENOSYS, EPERM, ...). */

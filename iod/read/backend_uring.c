@@ -1,7 +1,7 @@
 /*
- * Reads by io_uring. The ring's descriptor is a member of the event loop: readable when something
- * has completed. Files are registered where the kernel takes them; memory piece by piece into a
- * table that starts empty, so that no single call pins more than a piece.
+ * Reads by io_uring. What tells that something has completed is a member of the event loop (see
+ * kernel_ring.c for the kinds of ring). Files are registered where the kernel takes them; memory
+ * piece by piece into a table that starts empty, so that no single call pins more than a piece.
  *
  * The submission queue holds as many entries as the reader ever has in flight, so an entry can
  * always be had, and the completion queue, twice as long, cannot overflow.
@@ -9,9 +9,11 @@
 #include "iod/read/backend.h"
 
 #include <errno.h>
-#include <liburing.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "iod/read/kernel_ring.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
 #include "shared/must.h"
@@ -19,7 +21,7 @@
 struct uring {
 	struct iod_backend backend;
 	struct iod_backend_setup setup;
-	struct io_uring ring;
+	struct iod_kernel_ring ring;
 	sd_event_source *source;
 	int *fds;
 	uint32_t n_in_flight; /* handed over by the reader, not yet landed */
@@ -27,6 +29,7 @@ struct uring {
 	bool has_files;
 	bool has_buffer_table;
 	int buffer_table_error;
+	char note[IOD_KERNEL_RING_NOTE + 64];
 };
 
 static struct uring *uring_of(struct iod_backend *b)
@@ -34,27 +37,38 @@ static struct uring *uring_of(struct iod_backend *b)
 	return CONTAINER_OF(b, struct uring, backend);
 }
 
-/* Reap what has completed; report = false when the reader is going away. */
-static uint32_t reap(struct uring *u, bool report)
+/* What is in the completion queue; report = false when the reader is going away. */
+static uint32_t reap_posted(struct uring *u, bool report)
 {
 	struct io_uring_cqe *cqes[64];
 	uint32_t n_all = 0;
 	unsigned n;
 
-	while ((n = io_uring_peek_batch_cqe(&u->ring, cqes, N_ELEMENTS(cqes))) > 0) {
+	while ((n = io_uring_peek_batch_cqe(&u->ring.ring, cqes, N_ELEMENTS(cqes))) > 0) {
 		struct iod_op *ops[N_ELEMENTS(cqes)];
 
 		for (unsigned i = 0; i < n; i++) {
 			ops[i] = io_uring_cqe_get_data(cqes[i]);
 			ops[i]->result = cqes[i]->res;
 		}
-		io_uring_cq_advance(&u->ring, n);
+		io_uring_cq_advance(&u->ring.ring, n);
 		u->n_in_flight -= n;
 		n_all += n;
 		for (unsigned i = 0; report && i < n; i++)
 			u->setup.landed(u->setup.data, ops[i]);
 	}
 	return n_all;
+}
+
+/* The same until nothing is left that the kernel could post. */
+static uint32_t reap(struct uring *u, bool report)
+{
+	uint32_t n = 0;
+
+	do
+		n += reap_posted(u, report);
+	while (iod_kernel_ring_collect(&u->ring));
+	return n;
 }
 
 static int on_readable(sd_event_source *source, int fd, uint32_t revents, void *data)
@@ -78,14 +92,14 @@ static struct iod_backend *uring_free(struct iod_backend *b)
 	u = uring_of(b);
 	(void)sd_event_source_disable_unref(u->source);
 	while (u->n_in_flight > 0) {
-		int r = io_uring_submit_and_wait(&u->ring, 1);
+		int r = io_uring_submit_and_wait(&u->ring.ring, 1);
 
 		if (r < 0 && r != -EINTR && r != -EAGAIN && r != -EBUSY)
 			break;
 		(void)reap(u, false);
 	}
 	if (u->has_ring)
-		io_uring_queue_exit(&u->ring);
+		iod_kernel_ring_close(&u->ring);
 	free(u->fds);
 	free(u);
 	return NULL;
@@ -101,7 +115,7 @@ static int uring_register_piece(struct iod_backend *b, uint32_t piece, uint8_t *
 	if (!u->has_buffer_table)
 		return u->buffer_table_error;
 	must(piece < u->setup.n_pieces);
-	r = io_uring_register_buffers_update_tag(&u->ring, piece, &iov, &tag, 1);
+	r = io_uring_register_buffers_update_tag(&u->ring.ring, piece, &iov, &tag, 1);
 	return r < 0 ? r : 0;
 }
 
@@ -112,7 +126,7 @@ static void uring_queue(struct iod_backend *b, struct iod_op *op)
 	int fd = u->has_files ? (int)op->file : u->fds[op->file];
 
 	must(u->n_in_flight < u->setup.n_ops);
-	sqe = io_uring_get_sqe(&u->ring);
+	sqe = io_uring_get_sqe(&u->ring.ring);
 	must(sqe);
 	if (op->buffer == IOD_NOT_FIXED)
 		io_uring_prep_read(sqe, fd, op->dst, op->size, op->offset);
@@ -127,32 +141,11 @@ static void uring_queue(struct iod_backend *b, struct iod_op *op)
 static int uring_flush(struct iod_backend *b)
 {
 	struct uring *u = uring_of(b);
-	int r = io_uring_submit(&u->ring);
+	int r = io_uring_submit(&u->ring.ring);
 
 	/* Entries the kernel did not take stay in the queue. */
 	must(r >= 0 || r == -EAGAIN || r == -EBUSY || r == -EINTR || r == -ENOMEM);
-	return io_uring_sq_ready(&u->ring) > 0 ? IOD_FLUSH_AGAIN : 0;
-}
-
-/* Sandboxes may allow the set-up and forbid the use: run one empty operation. */
-static int try_ring(struct io_uring *ring)
-{
-	struct io_uring_cqe *cqe;
-	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
-	int r;
-
-	if (!sqe)
-		return -EIO;
-	io_uring_prep_nop(sqe);
-	r = io_uring_submit(ring);
-	if (r < 0)
-		return r;
-	r = io_uring_wait_cqe(ring, &cqe);
-	if (r < 0)
-		return r;
-	r = cqe->res;
-	io_uring_cqe_seen(ring, cqe);
-	return r;
+	return io_uring_sq_ready(&u->ring.ring) > 0 ? IOD_FLUSH_AGAIN : 0;
 }
 
 static const struct iod_backend_class uring_class = {
@@ -168,10 +161,17 @@ static const struct iod_backend_class uring_class = {
 static void register_files(struct uring *u)
 {
 	uint32_t n = u->setup.n_fds;
+	int r = -ENOENT;
 
 	if (u->setup.alive_fd > 0)
 		u->fds[n++] = u->setup.alive_fd;
-	u->has_files = n > 0 && io_uring_register_files(&u->ring, u->fds, n) == 0;
+	if (n > 0)
+		r = io_uring_register_files(&u->ring.ring, u->fds, n);
+	u->has_files = r == 0;
+	(void)snprintf(
+		u->note, sizeof(u->note), "%s; %s%s", u->ring.note,
+		r == 0 ? "registered files" : "files not registered: ", r == 0 ? "" : strerror(-r));
+	u->backend.note = u->note;
 	u->backend.keeps_alive_fd = u->has_files && u->setup.alive_fd > 0;
 }
 
@@ -179,22 +179,20 @@ static int uring_init(struct uring *u)
 {
 	int r;
 
-	r = io_uring_queue_init(u->setup.n_ops, &u->ring, IORING_SETUP_CLAMP);
+	r = iod_kernel_ring_open(&u->ring, u->setup.n_ops, u->setup.n_rings_refused);
 	if (r < 0)
 		return r;
 	u->has_ring = true;
-	r = try_ring(&u->ring);
-	if (r < 0)
-		return r;
 	/* Both registrations are for speed alone: reads work without. */
 	register_files(u);
 	if (u->setup.n_pieces > 0) {
-		r = io_uring_register_buffers_sparse(&u->ring, u->setup.n_pieces);
+		r = io_uring_register_buffers_sparse(&u->ring.ring, u->setup.n_pieces);
 		u->buffer_table_error = r;
 		u->has_buffer_table = r == 0;
 	}
-	return sd_event_add_io(u->setup.event, &u->source, u->ring.ring_fd, EPOLLIN, on_readable,
-			       u);
+	/* an eventfd is never read: each writing of it is an edge */
+	return sd_event_add_io(u->setup.event, &u->source, u->ring.watch_fd,
+			       EPOLLIN | (u->ring.has_eventfd ? EPOLLET : 0), on_readable, u);
 }
 
 int iod_backend_uring_new(struct iod_backend **ret, const struct iod_backend_setup *setup)

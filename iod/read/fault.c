@@ -100,6 +100,8 @@ static bool parse_item(struct iod_fault *f, const char *name, const char *value)
 		return parse_number(value, &f->again_every);
 	if (strcmp(name, "slow") == 0)
 		return parse_number(value, &f->bytes_per_second);
+	if (strcmp(name, "old_uring") == 0)
+		return parse_number(value, &f->n_rings_refused);
 	if (strcmp(name, "no_uring") == 0)
 		return parse_switch(value, &f->no_uring);
 	if (strcmp(name, "no_direct") == 0)

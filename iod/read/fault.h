@@ -10,6 +10,7 @@
  *   short=N                     every Nth read of more than a page returns two thirds of it
  *   again=N                     every Nth read gives EAGAIN
  *   slow=BYTES                  each device delivers BYTES a second (K, M, G: 1024)
+ *   old_uring=N                 the N better kinds of ring are refused, as by an older kernel
  *   no_uring=1 no_direct=1 no_register=1
  *                               as on a machine that refuses io_uring, O_DIRECT, registration
  *
@@ -39,6 +40,7 @@ struct iod_fault {
 	uint32_t n_ranges;
 	uint64_t short_every, again_every;
 	uint64_t bytes_per_second;
+	uint64_t n_rings_refused;
 	bool no_uring, no_direct, no_register;
 	uint64_t n_reads;
 	uint64_t free_ns[IOD_FAULT_DEVICES_MAX]; /* slow: when a device has delivered all so far */

@@ -81,6 +81,7 @@ static int make_backend(struct iod_reader *r, sd_event *event,
 		.n_ops = r->n_chunks,
 		.n_usual = r->n_usual,
 		.n_pieces = r->n_pieces,
+		.n_rings_refused = (uint32_t)r->fault.n_rings_refused,
 		.alive_fd = settings->alive_fd,
 		.landed = iod_reader_on_landed,
 		.settled = iod_reader_on_settled,
@@ -269,6 +270,7 @@ static void describe_direct(const struct iod_reader *r, char *text, size_t size)
 
 const char *iod_reader_describe(const struct iod_reader *r)
 {
+	const char *note = r->backend->note ? r->backend->note : r->why_threads;
 	char direct[192], buffers[160], tuning[256];
 	struct iod_reader *w = (struct iod_reader *)r; /* only the text, made when asked for */
 
@@ -276,9 +278,8 @@ const char *iod_reader_describe(const struct iod_reader *r)
 	describe_buffers(r, buffers, sizeof(buffers));
 	iod_reader_describe_tuning(r, tuning, sizeof(tuning));
 	(void)snprintf(w->text, sizeof(w->text), "%s%s%s%s, %s%s, %s%s%s", r->backend->class->name,
-		       r->why_threads[0] ? " (" : "", r->why_threads, r->why_threads[0] ? ")" : "",
-		       direct, buffers, tuning, r->fault.is_active ? ", FAULTS INJECTED: " : "",
-		       r->fault_text);
+		       note[0] ? " (" : "", note, note[0] ? ")" : "", direct, buffers, tuning,
+		       r->fault.is_active ? ", FAULTS INJECTED: " : "", r->fault_text);
 	return r->text;
 }
 

@@ -421,6 +421,51 @@ static void old_kernel(void)
 	no_ring_but_auto(NULL, "no io_uring");
 }
 
+/* Many small chunks that all complete while the loop is away: what tells of them tells once, and
+ * one look does not collect them all. */
+static void read_crowd(struct rig *rig)
+{
+	struct rig_read r = { 0 };
+
+	memset(rig->slab, RIG_POISON, rig->slab_size);
+	rig_add_segment(&r, 0, 4097, 3 * MIB - 8192);
+	rig_submit(rig, &r, IOD_READ_DEMAND, rig->slab);
+	CHECK(sd_event_run(rig->event, 0) >= 0); /* starts them */
+	(void)usleep(50 * 1000);
+	rig_wait(rig, &r);
+	CHECK_EQ(r.result, 0);
+	rig_check(rig, &r);
+}
+
+/* Kernels that know fewer kinds of ring: each says which it is and why not a better one. */
+static void older_rings(void)
+{
+	static const char *const words[] = {
+		"cooperative completions; no deferred completions: kernel too old",
+		"plain ring; no deferred completions: kernel too old; no cooperative completions: "
+		"kernel too old",
+		"no io_uring: Invalid argument",
+	};
+
+	if (TEST_BACKEND != IOD_BACKEND_URING)
+		test_skip("threads have no rings");
+	for (uint32_t n = 0; n <= N_ELEMENTS(words); n++) {
+		struct rig rig = { .settings = { .chunk = 4 * KIB, .queue_depth = 128 } };
+		char fault[32];
+
+		(void)snprintf(fault, sizeof(fault), "old_uring=%u", n);
+		rig_add_file(&rig, test_tmpdir(), 3 * MIB + 777);
+		CHECK_MSG(rig_start(&rig, fault) == 0, "%s", rig.err.text);
+		rig_register_all(&rig);
+		if (n > 0)
+			CHECK_MSG(strstr(iod_reader_describe(rig.reader), words[n - 1]), "%s",
+				  iod_reader_describe(rig.reader));
+		for (int i = 0; i < 10; i++)
+			read_crowd(&rig);
+		rig_free(&rig);
+	}
+}
+
 /* Without any lockable memory newer kernels refuse the ring itself. */
 static void no_memlock(void)
 {
@@ -457,6 +502,7 @@ static const struct test_case cases[] = {
 	{ "no_uring", no_uring },
 	{ "sandboxed", sandboxed },
 	{ "old_kernel", old_kernel },
+	{ "older_rings", older_rings },
 	{ "no_memlock", no_memlock },
 };
 
