@@ -158,6 +158,7 @@ static int plan_memory(struct run *r, struct err *err)
 		.trunk_gb = k3_option_trunk_gb(r->line),
 		.cache_gb = k3_option_cache_gb(r->line),
 		.tile_bytes = o->tile,
+		.wants_reserved = k3_option_wants_reserved(o),
 	};
 	int e = k3_memplan_in_flight(&o->queue_depth, &o->chunk, &want.in_flight, err);
 
@@ -199,6 +200,7 @@ static int dial_private(void *data, int *ret_fd, struct err *err)
 		.direct = o->direct,
 		.policy = o->policy,
 		.lock = o->lock,
+		.huge_pages = o->huge_pages,
 		.sums = o->sums,
 		.verify_reads = o->verify_reads,
 		.trunk_gb = (double)r->plan.trunk_budget / 1e9,

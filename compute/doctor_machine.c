@@ -16,7 +16,7 @@
 #include "shared/fd.h"
 #include "shared/memlimit.h"
 #include "shared/memlock.h"
-#include "shared/slab_layout.h"
+#include "shared/slab.h"
 
 /* A registered buffer of the least slab: less than that is locked in no useful piece. */
 #define LOCK_USEFUL (256ull << 20)
@@ -109,18 +109,21 @@ static void add_limits(struct k3_doctor *d)
 
 static void add_huge_pages(struct k3_doctor *d)
 {
-	char shmem[128], own[128];
-	bool has_shmem;
+	double reserved = (double)slab_pages_reserved() / 1e9;
+	char own[128], pool[64] = "";
+	int r = slab_pages_try();
 
-	find_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "", shmem, sizeof(shmem));
 	find_line("/sys/kernel/mm/transparent_hugepage/enabled", "", own, sizeof(own));
-	has_shmem = shmem[0] && !strstr(shmem, "[never]") && !strstr(shmem, "[deny]");
-	k3_doctor_add(d, "huge pages", has_shmem ? K3_VERDICT_OK : K3_VERDICT_NOTE, ERR_NONE,
-		      "for shared memory: %s; for private memory: %s%s", shmem[0] ? shmem : "none",
+	if (reserved > 0)
+		(void)snprintf(pool, sizeof(pool), "%.3f GB reserved (--huge-pages reserved), ",
+			       reserved);
+	k3_doctor_add(d, "huge pages", r == 0 ? K3_VERDICT_OK : K3_VERDICT_NOTE, ERR_NONE,
+		      "for shared memory: %s%s%s; for private memory: %s%s", pool,
+		      r == 0 ? "made as needed" : "none: ", r == 0 ? "" : strerror(-r),
 		      own[0] ? own : "none",
-		      has_shmem ? ""
-				: "; the slab is read faster on huge pages: as root, echo advise > "
-				  "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+		      r == 0 ? ""
+			     : "; the slab is read faster on huge pages: as root, echo advise > "
+			       "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
 }
 
 /* Ask for a ring as the daemon will; NULL: it works, else why not. */
@@ -152,7 +155,7 @@ static void add_kernel(struct k3_doctor *d)
 	struct utsname name;
 	char text[128];
 	const char *why = try_ring(text, sizeof(text));
-	int fd = fd_memfd("k3-doctor", 1 << 12);
+	int fd = fd_memfd("k3-doctor", 1 << 12, 0);
 
 	if (uname(&name) == 0)
 		k3_doctor_add(d, "kernel", K3_VERDICT_OK, ERR_NONE, "%s %s %s", name.sysname,

@@ -94,6 +94,7 @@ static void build_args(struct args *a, const char *program, const struct k3_embe
 	push(a, "--direct", s->direct);
 	push(a, "--policy", s->policy);
 	push(a, "--lock", s->lock);
+	push(a, "--huge-pages", s->huge_pages);
 	push(a, "--timeline", s->timeline);
 	push_gb(a, "--trunk-gb", s->trunk_gb);
 	push_gb(a, "--cache-gb", s->cache_gb);

@@ -14,7 +14,7 @@ struct k3_embedded;
 /* Options handed to the daemon as they are; all borrowed. NULL and 0: not given. */
 struct k3_embedded_settings {
 	const struct option_list *model_dirs, *trunk;
-	const char *config, *tok, *backend, *direct, *policy, *profile, *timeline;
+	const char *config, *tok, *backend, *direct, *policy, *huge_pages, *profile, *timeline;
 	const char *sums, *lock;
 	bool verify_reads;
 	double trunk_gb, cache_gb; /* 10^9 bytes */

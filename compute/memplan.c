@@ -60,12 +60,13 @@ static void find_limit(const struct k3_memplan_want *w, struct k3_memplan *p)
 	struct memlimit m;
 
 	if (w->limit > 0) {
-		p->limit = w->limit;
+		p->limit = p->common_limit = w->limit;
 		(void)snprintf(p->limit_note, sizeof(p->limit_note), "the limit that was given");
 		return;
 	}
 	memlimit_get(w->limit_root ? w->limit_root : "", &m);
-	p->limit = m.bytes;
+	p->limit = p->common_limit = m.bytes;
+	p->reserved = w->wants_reserved ? slab_pages_reserved() : 0;
 	(void)snprintf(p->limit_note, sizeof(p->limit_note), "%s", m.text);
 }
 
@@ -138,6 +139,10 @@ static int plan_daemon(const struct k3_memplan_want *w, uint64_t trunk_budget,
 	p->item[K3_MEMPLAN_daemon_directory] =
 		slab.total_size - slab.pinned_size - slab.ring_size - slab.slots_size;
 	p->item[K3_MEMPLAN_daemon_private] = slab.daemon_private_size;
+	/* all of the slab is of reserved pages, or nothing */
+	p->limit = p->common_limit;
+	if (slab.total_size <= p->reserved && p->limit < UINT64_MAX - slab.total_size)
+		p->limit += slab.total_size;
 	return 0;
 }
 
@@ -158,23 +163,34 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* Bytes that auto has to share out beside the least plan, which p holds. */
+static uint64_t what_is_left(const struct k3_memplan_want *w, const struct k3_memplan *p)
+{
+	uint64_t spare = w->limit ? min_u64(p->limit / GIVEN_SPARE_SHARE, GIVEN_SPARE_MAX)
+				  : min_u64(p->limit / AUTO_SPARE_SHARE, AUTO_SPARE_MAX);
+	uint64_t slab = p->total + GIVEN_SPARE_MAX;
+
+	for (int i = K3_MEMPLAN_daemon_private; i < K3_MEMPLAN_N_; i++)
+		slab -= p->item[i];
+	if (slab < p->reserved)
+		return p->reserved - slab;
+	return p->total + spare >= p->limit ? 0 : p->limit - spare - p->total;
+}
+
 /* auto: p holds the least plan; what is left of the limit goes to the trunk, then to the cache. */
 static void choose_auto(const struct k3_memplan_want *w, const struct k3_memplan *p,
 			uint64_t *ret_trunk, uint64_t *ret_cache)
 {
-	uint64_t spare = w->limit ? min_u64(p->limit / GIVEN_SPARE_SHARE, GIVEN_SPARE_MAX)
-				  : min_u64(p->limit / AUTO_SPARE_SHARE, AUTO_SPARE_MAX);
 	uint64_t trunk =
 		p->item[K3_MEMPLAN_daemon_pinned_tiles] + p->item[K3_MEMPLAN_daemon_tile_ring];
 	uint64_t cache = p->item[K3_MEMPLAN_daemon_expert_slots];
 	uint64_t all_trunk = SURPLUS(p->size.trunk_size);
 	uint64_t all_experts = SURPLUS(p->size.expert_size * p->size.n_experts);
-	uint64_t left, share;
+	uint64_t left = what_is_left(w, p), share;
 
 	*ret_trunk = *ret_cache = 0;
-	if (p->total + spare >= p->limit)
+	if (left == 0)
 		return;
-	left = p->limit - spare - p->total;
 	share = all_trunk > trunk ? min_u64(left, all_trunk - trunk) : 0;
 	*ret_trunk = trunk + share;
 	left -= share;

@@ -49,6 +49,7 @@ struct k3_memplan_want {
 	const char *preset;
 	double trunk_gb, cache_gb;      /* < 0: the preset's */
 	uint64_t tile_bytes, in_flight; /* 0: the daemon's defaults */
+	bool wants_reserved;            /* the slab out of reserved huge pages */
 	const char *limit_root;         /* of memlimit_get; NULL: this machine */
 	uint64_t limit;       /* plan for this many bytes, all of them; 0: what there is */
 	uint32_t n_sequences; /* of a client, side by side in one step; 0: 1. Lowered like rows ...
@@ -61,7 +62,10 @@ struct k3_memplan_want {
 struct k3_memplan {
 	uint64_t item[K3_MEMPLAN_N_];
 	uint64_t total;
-	uint64_t limit;        /* what may be allocated; UINT64_MAX unknown */
+	uint64_t limit;        /* what may be allocated, reserved pages that the slab takes
+				  included; UINT64_MAX unknown */
+	uint64_t common_limit; /* the same without them */
+	uint64_t reserved;     /* bytes of reserved pages that may be taken */
 	char limit_note[512];  /* where the limit comes from */
 	uint32_t n_rows;       /* chosen */
 	uint32_t n_sequences;  /* chosen */

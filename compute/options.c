@@ -160,6 +160,11 @@ static double budget(const struct k3_command_line *line, const char *name, doubl
 	return option_was_given_before(line->program, &line->options, name, "preset") ? -1 : given;
 }
 
+bool k3_option_wants_reserved(const struct k3_options *o)
+{
+	return o->huge_pages && strcmp(o->huge_pages, "reserved") == 0;
+}
+
 double k3_option_trunk_gb(const struct k3_command_line *line)
 {
 	return budget(line, "trunk-gb", line->options.trunk_gb);

@@ -34,6 +34,9 @@ const struct option_program *k3_option_program(const char *command);
 double k3_option_trunk_gb(const struct k3_command_line *line);
 double k3_option_cache_gb(const struct k3_command_line *line);
 
+/* --huge-pages reserved. */
+bool k3_option_wants_reserved(const struct k3_options *o);
+
 /* The commands. Each returns the exit code and has said on standard error what went wrong. */
 int k3_cmd_doctor(const struct k3_command_line *line);
 int k3_cmd_plan(const struct k3_command_line *line);

@@ -41,11 +41,11 @@ static int check_model(const struct k3_command_line *line, struct err *err)
 /* Options of the private daemon, which a daemon that runs already has decided. */
 static int check_socket(const struct k3_command_line *line, struct err *err)
 {
-	static const char *const private_only[] = { "trunk",        "trunk-gb",    "cache-gb",
-						    "preset",       "config",      "backend",
-						    "direct",       "chunk",       "profile",
-						    "tile",         "queue-depth", "policy",
-						    "verify-reads", "sums",        "lock" };
+	static const char *const private_only[] = {
+		"trunk",        "trunk-gb", "cache-gb", "preset",    "config",      "backend",
+		"direct",       "chunk",    "profile",  "tile",      "queue-depth", "policy",
+		"verify-reads", "sums",     "lock",     "huge-pages"
+	};
 
 	for (size_t i = 0; line->options.socket && i < N_ELEMENTS(private_only); i++)
 		if (option_was_given(line->program, &line->options, private_only[i]))

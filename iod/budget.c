@@ -5,6 +5,8 @@
 /* Without a budget: this share of what the machine allows is left to clients and everything else.
  */
 enum { SPARE_DIVISOR = 4 };
+/* The slab beside tiles and slots: directory and borders of areas. */
+#define ALIGNMENT_MAX (16ull << 20)
 
 static uint64_t gb_bytes(double gb)
 {
@@ -16,15 +18,23 @@ static uint64_t at_least(uint64_t bytes, uint64_t least)
 	return bytes < least ? least : bytes;
 }
 
+/* Bytes that tiles and slots may take when nobody says how many: of the reserved pages all. */
+static uint64_t usable_bytes(uint64_t limit, uint64_t reserved, const struct slab_plan *least)
+{
+	uint64_t fixed = least->daemon_private_size + (4ull << 20);
+
+	if (least->total_size + ALIGNMENT_MAX <= reserved)
+		return reserved - ALIGNMENT_MAX;
+	limit -= limit / SPARE_DIVISOR;
+	return limit > fixed ? limit - fixed : 0;
+}
+
 /* Budgets that were not given: the trunk first, then the cache, from what may be used. */
-static void choose_budgets(const struct iod_options *o, uint64_t limit,
+static void choose_budgets(const struct iod_options *o, uint64_t usable,
 			   const struct slab_plan *least, struct slab_want *want)
 {
 	uint64_t all_experts = want->n_experts * want->expert_size;
-	uint64_t fixed = least->daemon_private_size + (4ull << 20);
-	uint64_t usable = limit - limit / SPARE_DIVISOR;
 
-	usable = usable > fixed ? usable - fixed : 0;
 	if (o->trunk_gb < 0) {
 		uint64_t cache = o->cache_gb < 0 ? least->slots_size : want->cache_budget;
 
@@ -57,6 +67,8 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s, uint64_
 	};
 	struct memlimit limit;
 	struct slab_plan least;
+	enum slab_pages pages = iod_options_pages(o);
+	uint64_t reserved = pages == SLAB_PAGES_RESERVED ? slab_pages_reserved() : 0;
 	uint64_t total;
 	int r = slab_plan(&want, &least, err);
 
@@ -67,11 +79,13 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s, uint64_
 		want.trunk_budget = gb_bytes(o->trunk_gb);
 	if (o->cache_gb > 0)
 		want.cache_budget = gb_bytes(o->cache_gb);
-	choose_budgets(o, limit.bytes, &least, &want);
+	choose_budgets(o, usable_bytes(limit.bytes, reserved, &least), &least, &want);
 	r = slab_plan(&want, ret, err);
 	if (r < 0)
 		return r;
-	total = ret->total_size + ret->daemon_private_size;
+	ret->pages = pages;
+	/* what lies in reserved pages is not taken from the rest, nor counted by a control group */
+	total = (ret->total_size > reserved ? ret->total_size : 0) + ret->daemon_private_size;
 	if (total > limit.bytes)
 		return err_set(err, ERR_BUDGET,
 			       "the budgets make %.3f GB of memory, %.3f GB can be had (%s); the "

@@ -31,7 +31,7 @@ void iod_handout_deinit(struct iod_handout *h)
 /* A memfd with these bytes that nobody can change; opened read-only. */
 static int seal_copy(const char *name, const void *bytes, size_t size)
 {
-	CLEANUP(fd_closep) int fd = fd_memfd(name, size);
+	CLEANUP(fd_closep) int fd = fd_memfd(name, size, 0);
 	int r;
 
 	if (fd < 0)

@@ -59,7 +59,7 @@ void iod_metrics_reply(struct iod_daemon *d, struct wire_stats_reply *ret)
 	count_rides(d, m);
 	m->slab_bytes = d->plan.total_size;
 	/* not from getrusage: that starts with what the parent had at fork */
-	m->peak_rss_bytes = status_bytes("VmHWM:");
+	m->peak_rss_bytes = status_bytes("VmHWM:") + status_bytes("HugetlbPages:");
 	m->private_bytes = status_bytes("RssAnon:");
 	memset(ret, 0, sizeof(*ret));
 	ret->n = sizeof(*m) / sizeof(uint64_t);

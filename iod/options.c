@@ -84,6 +84,13 @@ int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *
 	return 0;
 }
 
+enum slab_pages iod_options_pages(const struct iod_options *o)
+{
+	if (strcmp(o->huge_pages, "reserved") == 0)
+		return SLAB_PAGES_RESERVED;
+	return strcmp(o->huge_pages, "never") == 0 ? SLAB_PAGES_NEVER : SLAB_PAGES_AUTO;
+}
+
 void iod_options_reader(const struct iod_options *o, const struct tuning *tuning,
 			struct iod_reader_settings *ret)
 {

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "shared/option.h"
+#include "shared/slab.h"
 
 #define IOD_CONF_PATH "/etc/k3/iod.conf"
 
@@ -27,6 +28,8 @@ extern const struct option_program iod_option_program;
 
 /* The command line, then the configuration file for what it leaves open. ERR_USAGE. */
 int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *err);
+/* --huge-pages. */
+enum slab_pages iod_options_pages(const struct iod_options *o);
 /* What the reader wants to know; rows are borrowed from tuning. */
 void iod_options_reader(const struct iod_options *o, const struct tuning *tuning,
 			struct iod_reader_settings *ret);

@@ -161,11 +161,11 @@ int fd_replace_file(const char *path, const struct fd_piece *pieces, size_t n_pi
 	return fd_sync_directory_of(path);
 }
 
-int fd_memfd(const char *name, uint64_t size)
+int fd_memfd(const char *name, uint64_t size, unsigned more)
 {
 	CLEANUP(fd_closep) int fd = -1;
 
-	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | more);
 	if (fd < 0)
 		return -errno;
 	if (fchmod(fd, 0600) < 0)

@@ -30,9 +30,8 @@ int fd_replace_file(const char *path, const struct fd_piece *pieces, size_t n_pi
 /* Sync the directory that holds path, after a rename: 0 or -errno. */
 int fd_sync_directory_of(const char *path);
 
-/* A memfd with cloexec and sealing allowed; huge asks for huge pages by MADV later, not by
- * hugetlbfs. */
-int fd_memfd(const char *name, uint64_t size);
+/* A memfd with cloexec and sealing allowed; more: further MFD_ flags. */
+int fd_memfd(const char *name, uint64_t size, unsigned more);
 /* Seal against shrink and grow, and also against writing when read_only. */
 int fd_seal(int fd, int read_only);
 /* The same memory reopened O_RDONLY: what is given to clients. Returns the new fd or -errno. */

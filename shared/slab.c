@@ -12,6 +12,7 @@
 
 #include "shared/attr.h"
 #include "shared/fd.h"
+#include "shared/slab_pages.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -34,102 +35,6 @@ struct slab *slab_free(struct slab *s)
 void slab_freep(struct slab **s)
 {
 	*s = slab_free(*s);
-}
-
-/* Map fd at an address that is a multiple of the huge page size, so that huge pages can be mapped
- * as such. NULL and errno on failure. */
-static uint8_t *map_aligned(int fd, uint64_t size, int prot)
-{
-	uint64_t room = size + SLAB_HUGE_PAGE;
-	uint8_t *reserved, *at;
-	size_t before, after;
-
-	reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (reserved == MAP_FAILED)
-		return NULL;
-	before = (SLAB_HUGE_PAGE - (uintptr_t)reserved % SLAB_HUGE_PAGE) % SLAB_HUGE_PAGE;
-	at = reserved + before;
-	if (mmap(at, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-		int saved = errno;
-
-		(void)munmap(reserved, room);
-		errno = saved;
-		return NULL;
-	}
-	after = (size_t)(room - size - before);
-	if (before > 0)
-		(void)munmap(reserved, before);
-	if (after > 0)
-		(void)munmap(at + size, after);
-	return at;
-}
-
-/* First line of a small system file; empty when it cannot be read. */
-static void read_word(const char *path, char *buf, size_t size)
-{
-	CLEANUP(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
-
-	buf[n > 0 ? n : 0] = '\0';
-	buf[strcspn(buf, "\n")] = '\0';
-}
-
-/* Bytes of shmem in huge pages on this machine. */
-static uint64_t huge_shmem_bytes(void)
-{
-	char buf[8192];
-	CLEANUP(fd_closep) int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
-	const char *at;
-
-	buf[n > 0 ? n : 0] = '\0';
-	at = strstr(buf, "ShmemHugePages:");
-	return at ? strtoull(at + strlen("ShmemHugePages:"), NULL, 10) * 1024 : 0;
-}
-
-static void ask_huge_pages(struct slab *s)
-{
-	s->huge_before = huge_shmem_bytes();
-	if (s->size < (64ull << 20))
-		(void)snprintf(s->huge_note, sizeof(s->huge_note), "no huge pages (slab is small)");
-	else if (madvise(s->base, s->size, MADV_HUGEPAGE) < 0)
-		(void)snprintf(s->huge_note, sizeof(s->huge_note), "no huge pages (madvise: %s)",
-			       strerror(errno));
-}
-
-/* Which of the choices is in [brackets]. */
-static const char *chosen(char *words)
-{
-	char *open = strchr(words, '[');
-	char *close = open ? strchr(open, ']') : NULL;
-
-	if (!close)
-		return "unknown";
-	*close = '\0';
-	return open + 1;
-}
-
-static void note_huge_pages(struct slab *s)
-{
-	char words[128];
-	uint64_t now = huge_shmem_bytes();
-	uint64_t got = now > s->huge_before ? now - s->huge_before : 0;
-
-	if (s->huge_note[0] != '\0')
-		return;
-	if (got >= s->size / 100 * 95) {
-		(void)snprintf(s->huge_note, sizeof(s->huge_note), "huge pages");
-		return;
-	}
-	if (got > 0) {
-		(void)snprintf(s->huge_note, sizeof(s->huge_note),
-			       "huge pages for %" PRIu64 " %% (memory is fragmented)",
-			       got * 100 / s->size);
-		return;
-	}
-	read_word("/sys/kernel/mm/transparent_hugepage/shmem_enabled", words, sizeof(words));
-	(void)snprintf(s->huge_note, sizeof(s->huge_note),
-		       "no huge pages (transparent_hugepage/shmem_enabled is %s)", chosen(words));
 }
 
 /* Pages become locked as they are made resident, so this call is short. */
@@ -193,15 +98,40 @@ static void write_frame(struct slab *s, const struct slab_header *h)
 	}
 }
 
-static int map_writable(struct slab *s, enum memlock lock, struct err *err)
+static int map_writable(struct slab *s, struct err *err)
 {
-	s->base = map_aligned(s->fd, s->size, PROT_READ | PROT_WRITE);
+	s->base = slab_pages_map(s->fd, s->size, PROT_READ | PROT_WRITE);
 	if (!s->base)
 		return err_set(err, ERR_NO_MEMORY, "mapping a slab of %" PRIu64 " bytes: %s",
 			       s->size, strerror(errno));
 	(void)madvise(s->base, s->size, MADV_DONTDUMP);
-	ask_huge_pages(s);
-	return lock_pages(s, lock, err);
+	return 0;
+}
+
+/* In reserved pages: false, and the note says why not. */
+static bool make_reserved(struct slab *s)
+{
+	struct err ignored = { 0 };
+
+	if (slab_pages_reserve(s) < 0)
+		return false;
+	if (map_writable(s, &ignored) == 0)
+		return true;
+	slab_pages_refuse(s, -errno);
+	s->is_reserved = false;
+	s->fd = fd_close(s->fd);
+	return false;
+}
+
+static int make_memory(struct slab *s, enum slab_pages pages, struct err *err)
+{
+	if (pages == SLAB_PAGES_RESERVED && make_reserved(s))
+		return 0;
+	s->fd = fd_memfd("k3-slab", s->size, 0);
+	if (s->fd < 0)
+		return err_set(err, ERR_NO_MEMORY, "creating a slab of %" PRIu64 " bytes: %s",
+			       s->size, strerror(-s->fd));
+	return map_writable(s, err);
 }
 
 int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t model_digest[16],
@@ -215,14 +145,15 @@ int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t mode
 		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
 	s->is_writable = true;
 	s->size = plan->total_size;
-	s->fd = fd_memfd("k3-slab", plan->total_size);
-	if (s->fd < 0)
-		return err_set(err, ERR_NO_MEMORY, "creating a slab of %" PRIu64 " bytes: %s",
-			       plan->total_size, strerror(-s->fd));
+	s->fd = -1;
+	r = make_memory(s, plan->pages, err);
+	if (r < 0)
+		return r;
 	r = fd_seal(s->fd, 0);
 	if (r < 0)
 		return err_set(err, ERR_NO_MEMORY, "sealing the slab: %s", strerror(-r));
-	r = map_writable(s, plan->lock, err);
+	slab_pages_ask(s, plan->pages);
+	r = lock_pages(s, plan->lock, err);
 	if (r < 0)
 		return r;
 	write_frame(s, &h);
@@ -260,7 +191,9 @@ int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 			       "it was made for other budgets, other files or by another version");
 	s->size = plan->total_size;
 	s->fd = fd;
-	r = map_writable(s, plan->lock, err);
+	r = map_writable(s, err);
+	if (r == 0)
+		r = lock_pages(s, plan->lock, err);
 	if (r < 0) {
 		s->fd = -1; /* the caller's */
 		return r;
@@ -292,6 +225,7 @@ int slab_fault_some(struct slab *s, struct err *err)
 
 	if (n > SLAB_FAULT_PIECE)
 		n = SLAB_FAULT_PIECE;
+	slab_pages_collapse(s, s->faulted, n);
 	if (n > 0 && madvise(s->base + s->faulted, n, MADV_POPULATE_WRITE) < 0) {
 		if (errno != EINVAL && errno != EAGAIN && errno != EINTR)
 			return err_set(err, ERR_NO_MEMORY,
@@ -306,7 +240,7 @@ int slab_fault_some(struct slab *s, struct err *err)
 	s->faulted += n;
 	if (s->faulted < s->size)
 		return 1;
-	note_huge_pages(s);
+	slab_pages_note(s);
 	return 0;
 }
 
@@ -375,7 +309,7 @@ int slab_open(struct slab **ret, int fd, struct err *err)
 		return err_set(err, ERR_PROTOCOL, "slab: a size of %lld bytes",
 			       (long long)st.st_size);
 	s->size = (uint64_t)st.st_size;
-	s->base = map_aligned(fd, s->size, PROT_READ);
+	s->base = slab_pages_map(fd, s->size, PROT_READ);
 	if (!s->base)
 		return err_set(err, ERR_NO_MEMORY, "mapping a slab of %" PRIu64 " bytes: %s",
 			       s->size, strerror(errno));

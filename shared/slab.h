@@ -25,6 +25,13 @@ enum {
 /* How the daemon reads unless told otherwise. Why these: docs/decisions/0002-reading.md. */
 enum { SLAB_READ_DEPTH = 16, SLAB_READ_CHUNK = 512 << 10 };
 
+/* What the slab's memory is made of, see slab_pages.c; all fall back to what there is. */
+enum slab_pages {
+	SLAB_PAGES_AUTO,     /* transparent huge pages where the kernel makes them */
+	SLAB_PAGES_NEVER,    /* 4 KiB */
+	SLAB_PAGES_RESERVED, /* of vm.nr_hugepages, which no memory cgroup counts */
+};
+
 /* What the plan depends on: plain numbers, so that a client can plan from config.json alone. */
 struct slab_want {
 	uint64_t trunk_size;    /* slab bytes of all tiles together */
@@ -49,6 +56,7 @@ struct slab_plan {
 	uint64_t trunk_floor, cache_floor; /* the smallest budgets that are accepted */
 	uint64_t daemon_private_size;      /* the daemon's memory beside the slab, about */
 	enum memlock lock;                 /* set by who makes the slab; auto otherwise */
+	enum slab_pages pages;             /* set by who makes a slab of it, else AUTO */
 	uint8_t digest[16]; /* for the header's plan_digest; set by who keeps a slab, else zero */
 };
 
@@ -73,8 +81,13 @@ struct slab {
 	uint64_t faulted;          /* bytes made resident so far */
 	uint64_t huge_before;      /* huge shmem bytes of the machine before the first fault */
 	bool is_writable;
-	char huge_note[96];  /* "huge pages", or why there are none */
-	char mlock_note[96]; /* "locked", or why not */
+	bool is_reserved;             /* of reserved huge pages */
+	bool wants_huge;              /* transparent ones */
+	bool is_collapsed;            /* they are still being asked for, piece by piece */
+	int collapse_error;           /* of the last piece that got none */
+	uint32_t n_collapse_failures; /* pages that were not to be had */
+	char huge_note[192];          /* "huge pages", or why there are none */
+	char mlock_note[96];          /* "locked", or why not */
 };
 
 /*
@@ -103,6 +116,11 @@ int slab_fault_some(struct slab *s, struct err *err);
 int slab_open(struct slab **ret, int fd, struct err *err);
 /* Pointer to size bytes at offset when they lie within the data areas, else NULL. */
 const uint8_t *slab_range(const struct slab *s, uint64_t offset, uint64_t size);
+
+/* Would a slab get transparent huge pages? 0, or -errno of one that did not. */
+int slab_pages_try(void);
+/* Bytes of reserved huge pages that nobody has taken or been promised. */
+uint64_t slab_pages_reserved(void);
 
 struct slab *slab_free(struct slab *s);
 void slab_freep(struct slab **s);

@@ -65,7 +65,7 @@ static void send_welcome(struct scripted_iod *s, uint32_t tile_window, uint32_t 
 	if (s->has_other_model)
 		w->model_digest[0] ^= 1;
 	m.fds[WIRE_FD_SLAB] = fd_reopen_read_only(s->slab->fd);
-	m.fds[WIRE_FD_CATALOG] = fd_memfd("catalog", s->source->catalog_size);
+	m.fds[WIRE_FD_CATALOG] = fd_memfd("catalog", s->source->catalog_size, 0);
 	CHECK(fd_pwrite_all(m.fds[WIRE_FD_CATALOG], s->source->catalog_bytes,
 			    s->source->catalog_size, 0) == 0);
 	m.fds[WIRE_FD_CONFIG] = open_model_file("config.json");

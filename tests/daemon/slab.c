@@ -192,6 +192,126 @@ static void sealed(void)
 	slab_freep(&s);
 }
 
+/* A slab large enough for huge pages, made of these, filled and resident; the note in words. */
+static struct slab *make_large(struct slab_plan *p, enum slab_pages pages)
+{
+	struct slab_want want = {
+		.trunk_size = 70 * MIB,
+		.max_tile_size = MIB,
+		.n_tiles = 70,
+		.trunk_budget = SLAB_BUDGET_ALL,
+	};
+	struct slab *s = NULL;
+	struct err err = { 0 };
+	int r;
+
+	plan(&want, p);
+	p->pages = pages;
+	CHECK_MSG(slab_new(&s, p, digest, &err) == 0, "%s", err.text);
+	while ((r = slab_fault_some(s, &err)) > 0)
+		;
+	CHECK_MSG(r == 0, "%s", err.text);
+	(void)fprintf(stderr, "  %s\n", s->huge_note);
+	memset(s->base + p->pinned_off, 7, p->pinned_size);
+	return s;
+}
+
+/* What a client sees, and the daemon after this one. */
+static void use_large(struct slab *s, const struct slab_plan *p)
+{
+	struct slab *c = NULL, *next = NULL;
+	struct err err = { 0 };
+	int fd = fd_reopen_read_only(s->fd), kept = fcntl(s->fd, F_DUPFD_CLOEXEC, 3);
+
+	CHECK(fd >= 0 && kept >= 0);
+	CHECK_MSG(slab_open(&c, fd, &err) == 0, "%s", err.text);
+	CHECK(mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+	CHECK_EQ(slab_range(c, p->pinned_off, p->pinned_size)[p->pinned_size - 1], 7);
+	CHECK(ftruncate(s->fd, 2 * MIB) < 0);
+	slab_freep(&s);
+	CHECK_MSG(slab_adopt(&next, kept, p, digest, &err) == 0, "%s", err.text);
+	while (slab_fault_some(next, &err) > 0)
+		;
+	CHECK_EQ(next->base[p->pinned_off + p->pinned_size - 1], 7);
+	next->base[p->pinned_off] = 8;
+	CHECK_EQ(slab_range(c, p->pinned_off, 1)[0], 8);
+	CHECK(close(fd) == 0);
+	slab_freep(&c);
+	slab_freep(&next);
+}
+
+static void transparent_pages(void)
+{
+	struct slab_plan p;
+	struct slab *s = make_large(&p, SLAB_PAGES_AUTO);
+
+	CHECK_EQ(p.area_align, 2 * MIB);
+	if (slab_pages_try() < 0)
+		CHECK(strstr(s->huge_note, "no huge pages"));
+	else
+		CHECK(strncmp(s->huge_note, "huge pages", 10) == 0);
+	use_large(s, &p);
+}
+
+static void small_pages(void)
+{
+	struct slab_plan p;
+	struct slab *s = make_large(&p, SLAB_PAGES_NEVER);
+
+	CHECK(strcmp(s->huge_note, "no huge pages (chosen by option)") == 0);
+	use_large(s, &p);
+}
+
+static void set_pool(unsigned long n)
+{
+	char text[32];
+	int fd = open("/proc/sys/vm/nr_hugepages", O_WRONLY | O_CLOEXEC);
+	int len = snprintf(text, sizeof(text), "%lu\n", n);
+
+	if (fd < 0 || write(fd, text, (size_t)len) != len)
+		test_skip("vm.nr_hugepages cannot be set");
+	CHECK(close(fd) == 0);
+}
+
+static unsigned long get_pool(void)
+{
+	char text[32] = "";
+	int fd = open("/proc/sys/vm/nr_hugepages", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		test_skip("this kernel has no vm.nr_hugepages");
+	CHECK(close(fd) == 0);
+	return strtoul(text, NULL, 10);
+}
+
+/* Too few are as good as none: the slab is then made of others, and says so. */
+static void reserved_pages(void)
+{
+	unsigned long before = get_pool();
+	struct slab_plan p;
+	struct slab *s;
+	uint64_t had = slab_pages_reserved();
+
+	if (had < 72 * MIB) {
+		s = make_large(&p, SLAB_PAGES_RESERVED);
+		CHECK_MSG(strstr(s->huge_note, "of reserved huge pages are free, 75 needed"), "%s",
+			  s->huge_note);
+		CHECK(!s->is_reserved);
+		use_large(s, &p);
+		set_pool(before + 40);
+	}
+	if (slab_pages_reserved() < 76 * MIB) {
+		set_pool(before);
+		test_skip("the machine has no 40 huge pages to reserve");
+	}
+	s = make_large(&p, SLAB_PAGES_RESERVED);
+	CHECK_MSG(strcmp(s->huge_note, "reserved huge pages") == 0, "%s", s->huge_note);
+	use_large(s, &p);
+	if (had < 72 * MIB)
+		set_pool(before);
+	CHECK_EQ(get_pool(), before);
+}
+
 /* One number of the header changed: the field that must be named. */
 static const struct {
 	size_t offset;
@@ -251,7 +371,7 @@ static void not_a_slab(void)
 {
 	struct slab *c = NULL;
 	struct err err = { 0 };
-	int fd = fd_memfd("test", 8192);
+	int fd = fd_memfd("test", 8192, 0);
 
 	CHECK(fd >= 0);
 	CHECK(slab_open(&c, fd, &err) < 0 && strstr(err.text, "sealed"));
@@ -260,7 +380,7 @@ static void not_a_slab(void)
 	CHECK(slab_open(&c, fd, &err) < 0 && strstr(err.text, "magic"));
 	close(fd);
 	err_clear(&err);
-	fd = fd_memfd("test", 100);
+	fd = fd_memfd("test", 100, 0);
 	CHECK(fd >= 0 && fd_seal(fd, 0) == 0);
 	CHECK(slab_open(&c, fd, &err) < 0 && strstr(err.text, "size"));
 	close(fd);
@@ -275,6 +395,9 @@ static const struct test_case cases[] = {
 	{ "below the floor", below_the_floor },
 	{ "daemon and client", daemon_and_client },
 	{ "sealed", sealed },
+	{ "transparent pages", transparent_pages },
+	{ "small pages", small_pages },
+	{ "reserved pages", reserved_pages },
 	{ "header with one number wrong", header_wrong },
 	{ "not a slab", not_a_slab },
 };
