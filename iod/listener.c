@@ -23,22 +23,11 @@ void iod_listener_init(struct iod_listener *l)
 	*l = (struct iod_listener){ .fd = -1, .lock_fd = -1 };
 }
 
-static void lock_path(const char *path, char *buf, size_t size)
-{
-	(void)snprintf(buf, size, "%s.lock", path);
-}
-
 void iod_listener_deinit(struct iod_listener *l)
 {
-	char lock[sizeof(l->path) + 8];
-
-	/* the lock is still held: nobody else has bound the path */
-	if (l->lock_fd >= 0) {
-		if (l->fd >= 0)
-			(void)unlink(l->path);
-		lock_path(l->path, lock, sizeof(lock));
-		(void)unlink(lock);
-	}
+	/* the lock is still held: nobody else has bound the path, unless it was taken from us */
+	iod_socket_file_remove(&l->file);
+	iod_socket_file_remove(&l->lock);
 	(void)fd_close(l->fd);
 	(void)fd_close(l->lock_fd);
 	iod_listener_init(l);
@@ -48,9 +37,9 @@ void iod_listener_deinit(struct iod_listener *l)
  * name is worth nothing and taken again. */
 static int take_lock(struct iod_listener *l, const char *path, struct err *err)
 {
-	char lock[sizeof(l->path) + 8];
+	char lock[sizeof(l->lock.path)];
 
-	lock_path(path, lock, sizeof(lock));
+	(void)snprintf(lock, sizeof(lock), "%s.lock", path);
 	for (;;) {
 		CLEANUP(fd_closep)
 		int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -74,6 +63,7 @@ static int take_lock(struct iod_listener *l, const char *path, struct err *err)
 		    by_fd.st_dev != by_name.st_dev)
 			continue;
 		l->lock_fd = TAKE_FD(fd);
+		iod_socket_file_note(&l->lock, lock);
 		return 0;
 	}
 }
@@ -120,7 +110,6 @@ int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
 	r = take_lock(l, path, err);
 	if (r < 0)
 		return r;
-	memcpy(l->path, addr.sun_path, sizeof(l->path));
 	r = clear_path(&addr, err);
 	if (r < 0)
 		return r;
@@ -135,6 +124,7 @@ int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
 		return r;
 	}
 	(void)chmod(path, 0660);
+	iod_socket_file_note(&l->file, path);
 	if (listen(l->fd, SOMAXCONN) < 0)
 		return err_set(err, ERR_SOCKET, "%s: %s", path, strerror(errno));
 	(void)snprintf(l->where, sizeof(l->where), "%s", path);

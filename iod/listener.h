@@ -5,14 +5,16 @@
  * lock on PATH.lock for its life; a socket that answers is never unlinked, one that nobody serves
  * any more is replaced.
  */
+#include "iod/socket_file.h"
 #include "shared/err.h"
 
 struct iod_passed;
 
 struct iod_listener {
-	int fd;          /* owned; -1 = none */
-	int lock_fd;     /* owned; -1 = not ours to lock */
-	char path[108];  /* of our own socket, unlinked at the end; "" = not ours */
+	int fd;      /* owned; -1 = none */
+	int lock_fd; /* owned; -1 = not ours to lock */
+	struct iod_socket_file file,
+		lock;    /* of our own socket, and beside it; removed at the end */
 	char where[128]; /* for the log */
 };
 

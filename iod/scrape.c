@@ -27,7 +27,7 @@ struct iod_scrape {
 	sd_event_source *source;
 	struct list visits;
 	unsigned n_visits;
-	char path[108]; /* of our own socket, unlinked at the end; "" = not ours */
+	struct iod_socket_file file; /* of our own socket */
 };
 
 struct visit {
@@ -262,7 +262,7 @@ static int bind_path(struct iod_scrape **ret, struct iod_daemon *d, const char *
 	(void)chmod(path, 0660);
 	r = adopt(ret, d, TAKE_FD(fd), err);
 	if (r == 0)
-		memcpy((*ret)->path, addr.sun_path, sizeof((*ret)->path));
+		iod_socket_file_note(&(*ret)->file, path);
 	return r;
 }
 
@@ -286,8 +286,7 @@ struct iod_scrape *iod_scrape_free(struct iod_scrape *s)
 	list_foreach_safe (at, next, &s->visits)
 		end_visit(list_entry(at, struct visit, link));
 	(void)sd_event_source_disable_unref(s->source);
-	if (s->path[0] != '\0')
-		(void)unlink(s->path);
+	iod_socket_file_remove(&s->file);
 	(void)fd_close(s->fd);
 	free(s);
 	return NULL;
