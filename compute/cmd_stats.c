@@ -1,8 +1,9 @@
 /*
  * k3 stats: a running daemon from outside. Each picture is a connection of its own: who looks is no
- * client, and a daemon that starts again in between is no trouble.
+ * client, and a daemon that starts again in between is waited for.
  */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,10 +92,23 @@ static int find_seconds(const struct k3_command_line *line, unsigned *ret, struc
 	return 0;
 }
 
+/* A daemon that was there is waited for: it is being started again, or was stopped for a while. */
+static bool is_waited_for(struct err *err, bool *has_gone)
+{
+	if (err_class(err->code) != ERR_CLASS_RETRY)
+		return false;
+	if (!*has_gone)
+		log_warning("%s; waiting for it", err->text);
+	*has_gone = true;
+	err_clear(err);
+	return true;
+}
+
 static int watch(const struct k3_command_line *line, struct err *err)
 {
 	const struct k3_options *o = &line->options;
 	CLEANUP(json_freep) json_t *before = NULL;
+	bool has_gone = false, had_one = false;
 	unsigned seconds;
 	int r = find_seconds(line, &seconds, err);
 
@@ -107,11 +121,16 @@ static int watch(const struct k3_command_line *line, struct err *err)
 		json_t *now = NULL;
 
 		r = fetch(o->socket, &now, err);
-		if (r < 0)
+		if (r < 0 && !(had_one && is_waited_for(err, &has_gone)))
 			return r;
-		show(o, now, before);
-		json_decref(before);
-		before = now;
+		if (now) {
+			/* rates over a restart would be of nothing */
+			show(o, now, has_gone ? NULL : before);
+			has_gone = false;
+			had_one = o->watch;
+			json_decref(before);
+			before = now;
+		}
 		if (!o->watch)
 			return 0;
 		if (fflush(stdout) != 0)

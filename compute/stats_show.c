@@ -130,6 +130,10 @@ void k3_stats_show(const json_t *now, const json_t *before, FILE *out)
 {
 	double seconds = grown(now, before, "uptime_seconds");
 
+	if (seconds < 0) { /* the picture before was of another daemon */
+		before = NULL;
+		seconds = number(now, "uptime_seconds");
+	}
 	(void)fprintf(out, "k3-iod %s, model %.8s, %s, up %.0f s; figures of the last %.0f s\n",
 		      text(now, "version"), text(now, "model"), text(now, "backend"),
 		      number(now, "uptime_seconds"), seconds);

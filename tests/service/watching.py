@@ -202,8 +202,14 @@ def view(case):
         case.processes.append(p)
         first, second = json.loads(p.stdout.readline()), json.loads(p.stdout.readline())
         check(second["uptime_seconds"] > first["uptime_seconds"], "time does not pass")
-        p.kill()
-        p.stdout.close()
+    check_equal(d.stop(), 0, "exit code")
+    d = Daemon(case, DEMO, socket_path=d.socket)
+    third = json.loads(p.stdout.readline())
+    while third["uptime_seconds"] >= second["uptime_seconds"]:  # pictures of the first daemon's last seconds
+        third = json.loads(p.stdout.readline())
+    check_equal(p.poll(), None, "k3 stats --watch, when the daemon has started again")
+    p.kill()
+    p.stdout.close()
     for args in (["--watch", "0"], ["--watch", "x"], ["3"]):
         check_equal(case.exec("k3", "stats", "--socket", d.socket, *args).rc, 2, f"exit code with {args}")
     check_equal(d.stop(), 0, "exit code")
