@@ -24,6 +24,6 @@ int k3_config_read(const struct option_list *dirs, const char *path, struct conf
 		e = fd_read_file(AT_FDCWD, name, CONFIG_FILE_MAX, &json, &size);
 	}
 	if (e < 0)
-		return err_set(err, ERR_CONFIG, "cannot read %s: %s", name, strerror(-e));
+		return err_set(err, ERR_CONFIG, "cannot read %s: %s", name, fd_why(e));
 	return config_parse(json, size, name, ret, err);
 }

@@ -1,5 +1,6 @@
 #include "compute/prompt.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -36,6 +37,17 @@ bool k3_ids_contain(const uint32_t *ids, size_t n, uint32_t id)
 	return false;
 }
 
+/* A byte of a file may be anything: only what can be printed is. */
+static int unexpected_byte(const char *name, unsigned char byte, size_t at, struct err *err)
+{
+	char shown[8];
+
+	(void)snprintf(shown, sizeof(shown), isprint(byte) ? "'%c'" : "0x%02x", byte);
+	return err_set(err, ERR_USAGE,
+		       "%s: %s at byte %zu is not part of a list of token ids such as 1,2,3", name,
+		       shown, at);
+}
+
 int k3_ids_parse(const char *text, size_t size, const char *name, struct k3_ids *ids,
 		 struct err *err)
 {
@@ -54,10 +66,7 @@ int k3_ids_parse(const char *text, size_t size, const char *name, struct k3_ids 
 			if (id <= UINT32_MAX)
 				id = id * 10 + (uint64_t)(text[at] - '0');
 		if (at == start)
-			return err_set(err, ERR_USAGE,
-				       "%s: '%c' at byte %zu is not part of a list of token ids "
-				       "such as 1,2,3",
-				       name, text[at], at);
+			return unexpected_byte(name, (unsigned char)text[at], at, err);
 		if (id >= UINT32_MAX)
 			return err_set(err, ERR_USAGE, "%s: the id at byte %zu is too large", name,
 				       start);
@@ -91,11 +100,10 @@ static int open_in(struct k3_tokenizer **ret, const char *dir, uint32_t n_vocab,
 		return K3_TOKENIZER_NONE;
 	if (r < 0)
 		return err_set(err, ERR_VOCABULARY, "cannot read %s: %s", vocabulary_path,
-			       strerror(-r));
+			       fd_why(r));
 	r = fd_read_file(AT_FDCWD, config_path, FILE_SIZE_MAX, &config, &config_size);
 	if (r < 0 && r != -ENOENT)
-		return err_set(err, ERR_VOCABULARY, "cannot read %s: %s", config_path,
-			       strerror(-r));
+		return err_set(err, ERR_VOCABULARY, "cannot read %s: %s", config_path, fd_why(r));
 	return k3_tokenizer_new(ret, vocabulary, vocabulary_size, config, config_size, n_vocab,
 				err);
 }

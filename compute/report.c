@@ -146,6 +146,25 @@ static json_t *json_report(const struct k3_report *r)
 	return o;
 }
 
+/* A file of its own beside path, which no other has: mode as of any new file. A descriptor, and in
+ * *ret its name, the caller's; or -errno. */
+static int open_beside(const char *path, char **ret)
+{
+	CLEANUP(freep) char *name = NULL;
+	mode_t mask = umask(0);
+	int fd;
+
+	(void)umask(mask);
+	if (asprintf(&name, "%s.XXXXXX", path) < 0)
+		return -ENOMEM;
+	fd = mkostemp(name, O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	(void)fchmod(fd, 0666 & ~mask); /* some file systems have no modes */
+	*ret = TAKE(name);
+	return fd;
+}
+
 int k3_report_try(const char *path, struct err *err)
 {
 	CLEANUP(freep) char *temporary = NULL;
@@ -159,10 +178,8 @@ int k3_report_try(const char *path, struct err *err)
 		else if (access(path, W_OK) < 0)
 			e = errno;
 	} else {
-		if (asprintf(&temporary, "%s.tmp", path) < 0)
-			return err_set(err, ERR_NO_MEMORY, "no memory for a path");
-		fd = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-		e = fd < 0 ? errno : 0;
+		fd = open_beside(path, &temporary);
+		e = fd < 0 ? -fd : 0;
 		if (fd >= 0)
 			(void)unlink(temporary);
 	}
@@ -172,6 +189,13 @@ int k3_report_try(const char *path, struct err *err)
 		       strerror(e));
 }
 
+static int open_special(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+
+	return fd < 0 ? -errno : fd;
+}
+
 /* text to path by way of a temporary name, or straight into what is no regular file (a pipe,
  * /dev/null). */
 static int write_file(const char *path, const char *text, struct err *err)
@@ -179,13 +203,12 @@ static int write_file(const char *path, const char *text, struct err *err)
 	CLEANUP(freep) char *temporary = NULL;
 	struct stat st;
 	bool is_special = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
-	FILE *f;
-	int e;
+	int fd = is_special ? open_special(path) : open_beside(path, &temporary);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+	int e = fd < 0 ? -fd : f ? 0 : errno;
 
-	if (!is_special && asprintf(&temporary, "%s.tmp", path) < 0)
-		return err_set(err, ERR_NO_MEMORY, "no memory for a path");
-	f = fopen(is_special ? path : temporary, "we");
-	e = f ? 0 : errno;
+	if (!f)
+		(void)fd_close(fd);
 	if (f && fputs(text, f) < 0)
 		e = errno;
 	if (f && fclose(f) != 0 && e == 0)
@@ -194,7 +217,7 @@ static int write_file(const char *path, const char *text, struct err *err)
 		e = errno;
 	if (e == 0)
 		return 0;
-	if (!is_special)
+	if (temporary)
 		(void)unlink(temporary);
 	return err_set(err, e == ENOSPC ? ERR_SPACE : ERR_IO, "cannot write %s: %s", path,
 		       strerror(e));

@@ -107,6 +107,10 @@ static int check_files(const struct k3_options *o, struct err *err)
 		      { "dump-logits-all", o->dump_logits_all, false } };
 
 	for (size_t i = 0; i < N_ELEMENTS(files); i++)
+		if (files[i].path && !files[i].path[0])
+			return err_set(err, ERR_USAGE, "--%s needs the name of a file, not \"\"",
+				       files[i].name);
+	for (size_t i = 0; i < N_ELEMENTS(files); i++)
 		for (size_t k = 0; k < i; k++)
 			if (files[i].path && files[k].path && !files[i].is_read &&
 			    is_same_file(files[i].path, files[k].path))

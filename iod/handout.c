@@ -76,12 +76,11 @@ static int open_tokenizer(struct iod_handout *h, const struct iod_handout_want *
 
 	h->vocabulary_fd = copy_first(dirs, n_dirs, "tiktoken.model", path);
 	if (h->vocabulary_fd < 0 && (want->tokenizer_dir || h->vocabulary_fd != -ENOENT))
-		return err_set(err, ERR_VOCABULARY, "%s: %s", path, strerror(-h->vocabulary_fd));
+		return err_set(err, ERR_VOCABULARY, "%s: %s", path, fd_why(h->vocabulary_fd));
 	h->tokenizer_config_fd = copy_first(dirs, n_dirs, "tokenizer_config.json", path);
 	if (h->tokenizer_config_fd < 0 &&
 	    (want->tokenizer_dir || h->tokenizer_config_fd != -ENOENT))
-		return err_set(err, ERR_VOCABULARY, "%s: %s", path,
-			       strerror(-h->tokenizer_config_fd));
+		return err_set(err, ERR_VOCABULARY, "%s: %s", path, fd_why(h->tokenizer_config_fd));
 	return 0;
 }
 
@@ -106,7 +105,7 @@ int iod_handout_open(struct iod_handout *h, const struct iod_handout_want *want,
 			copy_first(want->model_dirs, want->n_model_dirs, "config.json", path);
 	}
 	if (h->config_fd < 0)
-		return err_set(err, ERR_CONFIG, "%s: %s", path, strerror(-h->config_fd));
+		return err_set(err, ERR_CONFIG, "%s: %s", path, fd_why(h->config_fd));
 	return open_tokenizer(h, want, err);
 }
 

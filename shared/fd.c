@@ -79,7 +79,7 @@ int fd_slurp(int fd, size_t max, char **ret, size_t *ret_size)
 	if (fstat(fd, &st) < 0)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
-		return -EINVAL;
+		return S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
 	size = (size_t)st.st_size;
 	if (size > max)
 		return -EFBIG;
@@ -104,6 +104,11 @@ int fd_read_file(int dir_fd, const char *path, size_t max, char **ret, size_t *r
 	if (fd < 0)
 		return -errno;
 	return fd_slurp(fd, max, ret, ret_size);
+}
+
+const char *fd_why(int r)
+{
+	return r == -EINVAL ? "it is no regular file" : strerror(-r);
 }
 
 int fd_sync_directory_of(const char *path)

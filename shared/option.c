@@ -560,7 +560,7 @@ int option_parse_file(const struct option_program *p, const char *path, void *fi
 		record = make_record(fields);
 	r = fd_read_file(AT_FDCWD, path, FILE_MAX_SIZE, &text, &size);
 	if (r < 0)
-		return err_set(err, ERR_USAGE, "%s cannot be read: %s", path, strerror(-r));
+		return err_set(err, ERR_USAGE, "%s cannot be read: %s", path, fd_why(r));
 	if (strlen(text) != size)
 		return err_set(err, ERR_USAGE, "%s holds a zero byte: it is not a text file", path);
 	for (char *line = text; line; line = next) {

@@ -106,7 +106,7 @@ static int read_config(const struct source_want *want, char **ret_path, char **r
 		if (r == -ENOENT && !want->config_path)
 			continue;
 		if (r < 0)
-			return err_set(err, ERR_CONFIG, "%s: %s", path, strerror(-r));
+			return err_set(err, ERR_CONFIG, "%s: %s", path, fd_why(r));
 		*ret_path = TAKE(path);
 		return 0;
 	}

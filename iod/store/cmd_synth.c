@@ -32,7 +32,7 @@ static int run(const struct iod_store_line *line, uint64_t *ret_size, struct err
 	int r = path ? fd_read_file(AT_FDCWD, path, CONFIG_FILE_MAX, &base, &size) : 0;
 
 	if (r < 0)
-		return err_set(err, ERR_CONFIG, "%s: %s", path, strerror(-r));
+		return err_set(err, ERR_CONFIG, "%s: %s", path, fd_why(r));
 	r = iod_synth_config(line, base, size, &config, err);
 	if (r < 0)
 		return r;

@@ -75,7 +75,7 @@ int iod_manifest_read(const char *path, struct iod_manifest *ret, struct err *er
 	int r = fd_read_file(AT_FDCWD, path, MANIFEST_MAX, &text, &size);
 
 	if (r < 0)
-		return err_set(err, ERR_USAGE, "--manifest %s: %s", path, strerror(-r));
+		return err_set(err, ERR_USAGE, "--manifest %s: %s", path, fd_why(r));
 	for (char *line = text, *next; line && *line; line = next) {
 		next = strchr(line, '\n');
 		if (next)

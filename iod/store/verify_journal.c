@@ -52,7 +52,7 @@ int iod_verify_journal_open(struct iod_verify_journal *j, const char *path, uint
 		return err_set(err, ERR_USAGE,
 			       "the journal %s: %s; it is left alone: give another name with "
 			       "--journal, or remove it",
-			       path, r < 0 ? strerror(-r) : "another file stands there");
+			       path, r < 0 ? fd_why(r) : "another file stands there");
 	j->is_there = true;
 	if (sscanf(text, FIRST_LINE "of %" SCNx64 "\ndone %" SCNu64 "\n%n", &its_key, &done, &at) !=
 		    2 ||

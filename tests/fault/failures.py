@@ -143,6 +143,22 @@ def pipes(case):
         refused(case.exec("k3", "run", path, "--ids", "1", timeout=60), (code,), name)
 
 
+def no_regular_files(case):
+    """What is no file where one belongs is called that, and bytes that cannot be printed are not."""
+    profile = ["run", DEMO, "--ids", "1", "--profile"]
+    for path, why in ((case.subdir("folder"), "Is a directory"), ("/dev/null", "it is no regular file")):
+        refused(case.exec("k3", "run", DEMO, "--ids", "1", "--config", path), (2,), path, why)
+        refused(case.exec("k3", *profile, path), (2,), path, why)
+        refused(case.exec("k3-iod", "--conf", path), (2,), path, why)
+    ids = case.path("ids")
+    for byte, shown in ((b"\0", "0x00"), (b"\x1b", "0x1b"), (b"\xff", "0xff"), (b"x", "'x'")):
+        with open(ids, "wb") as f:
+            f.write(b"1,2," + byte)
+        r = case.exec("k3", "run", DEMO, "--ids-file", ids)
+        refused(r, (2,), ids, f"{shown} at byte 4")
+        check("\0" not in r.err and "\x1b" not in r.err, f"a byte of the file in the sentence\n{r}")
+
+
 # ---- shards
 
 def shard(path, n):
@@ -517,6 +533,22 @@ def two_daemons(case):
     check_equal(again.stop(), 0, "exit code of k3-iod")
 
 
+def names_taken_over(case):
+    """Somebody cleaned up, and another daemon serves the same names: the first one's end leaves them alone."""
+    path = k3test.oracle("tiny")
+    metrics = case.path("metrics")
+    first = Daemon(case, path, "--metrics", metrics)
+    for name in (first.socket, first.socket + ".lock", metrics):
+        os.unlink(name)
+    second = Daemon(case, path, "--metrics", metrics, socket_path=first.socket)
+    check_equal(first.stop(), 0, "exit code of the first")
+    check_equal(second.stats()["clients"], 1, "clients of the second")
+    refused(case.exec("k3-iod", "--model", path, "--socket", second.socket), (1, 2), second.socket)
+    check(os.path.exists(metrics), "the metrics socket of the second daemon is gone")
+    check_equal(second.stop(), 0, "exit code of the second")
+    check_equal([n for n in (second.socket, second.socket + ".lock", metrics) if os.path.exists(n)], [], "names left behind")
+
+
 def socket_paths(case):
     """What is no socket stays as it is, and nothing is left beside it."""
     where = case.subdir("sockets")
@@ -555,6 +587,6 @@ def usage(case):
 
 
 if __name__ == "__main__":
-    k3test.main([config_fields, config_each_field, config_layers, config_others, pipes, broken_shards, truncated_shards, eio_once,
-                 eio_for_good, trunk_files, fallbacks, no_direct, below_the_floor, not_finite, scale_255, garbage, two_daemons, socket_paths,
+    k3test.main([config_fields, config_each_field, config_layers, config_others, pipes, no_regular_files, broken_shards, truncated_shards, eio_once,
+                 eio_for_good, trunk_files, fallbacks, no_direct, below_the_floor, not_finite, scale_255, garbage, two_daemons, names_taken_over, socket_paths,
                  usage])

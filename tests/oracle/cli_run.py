@@ -219,6 +219,25 @@ def unwritable_report(case):
     check("k3-iod" not in r.err and r.out == "", f"a run whose report cannot be written was begun\n{r}")
     r = case.exec("k3", "run", DEMO, "--ids", "1", "--gen", "1", "--out", "/dev/full")
     check_equal(r.rc, 1, "exit code when the disk is full")
+    for option in ("--out", "--timeline", "--dump-logits"):
+        r = case.exec("k3", "run", DEMO, "--ids", "1", "--gen", "1", option, "")
+        check_equal((r.rc, r.out), (2, ""), f"exit code and text with an empty name\n{r}")
+        check(option in r.err and "k3-iod" not in r.err, f"the option is named, and nothing started\n{r}")
+
+
+def neighbours_of_the_report(case):
+    """Files that lie beside the report are not the run's, whatever their names are."""
+    folder = case.subdir("results")
+    beside = [os.path.join(folder, "run.json" + end) for end in (".tmp", ".new", "~")]
+    for path in beside:
+        with open(path, "w") as f:
+            f.write("mine")
+    out = os.path.join(folder, "run.json")
+    r = case.exec("k3", "run", DEMO, "--ids", "1", "--gen", "1", "--out", out, preexec=lambda: os.umask(0o027))
+    check_equal(r.rc, 0, f"exit code\n{r}")
+    check_equal([open(path).read() for path in beside], ["mine"] * 3, "files beside the report")
+    check_equal(sorted(os.listdir(folder)), ["run.json", "run.json.new", "run.json.tmp", "run.json~"], "what is there afterwards")
+    check_equal(os.stat(out).st_mode & 0o777, 0o640, "mode of the report")
 
 
 def standard_input(case):
@@ -296,5 +315,5 @@ def killed(case):
 if __name__ == "__main__":
     k3test.main([report_fields, summary_adds_up, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
                  prompts_are_checked, options_that_mean_nothing, nobody_at_the_socket, no_daemon_program, presets, recompute,
-                 trace, layers, with_a_daemon, unwritable_report, standard_input, file_size_limit,
+                 trace, layers, with_a_daemon, unwritable_report, neighbours_of_the_report, standard_input, file_size_limit,
                  closed_descriptors, full_output, interrupted, interrupted_prompt, killed])
