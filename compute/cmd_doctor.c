@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "compute/cpu_list.h"
 #include "compute/doctor.h"
 #include "compute/doctor_next.h"
 #include "compute/model_config.h"
@@ -120,7 +121,7 @@ static void look(struct checkup *c)
 	const struct option_list *dirs = &c->line->words;
 	struct err err = { 0 };
 
-	k3_doctor_machine(&c->doctor);
+	k3_doctor_machine(&c->doctor, (unsigned)o->threads);
 	k3_doctor_disks(&c->doctor, dirs, &o->trunk);
 	if (dirs->n > 0)
 		c->checkpoint = k3_doctor_checkpoint(&c->doctor, dirs, &o->trunk, o->config);
@@ -188,9 +189,15 @@ static void show(const struct checkup *c)
 
 int k3_cmd_doctor(const struct k3_command_line *line)
 {
-	struct checkup *c = calloc(1, sizeof(*c));
+	struct checkup *c;
+	struct err err = { 0 };
 	int code;
 
+	if (k3_cpus_use(line->options.cpus, NULL, &err) < 0) {
+		log_error("%s", err.text);
+		return err_exit_code(err.code);
+	}
+	c = calloc(1, sizeof(*c));
 	if (!c) {
 		log_error("no memory to look around");
 		return err_exit_code(ERR_NO_MEMORY);

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "compute/cpu_list.h"
 #include "compute/model_config.h"
 #include "compute/options.h"
 #include "compute/plan.h"
@@ -125,8 +126,10 @@ int k3_cmd_plan(const struct k3_command_line *line)
 		k3_preset_print(stdout);
 		return 0;
 	}
+	r = k3_cpus_use(line->options.cpus, NULL, &err);
 	p = calloc(1, sizeof(*p));
-	r = p ? plan(line, p, &err) : err_set(&err, ERR_NO_MEMORY, "no memory for a plan");
+	if (r == 0)
+		r = p ? plan(line, p, &err) : err_set(&err, ERR_NO_MEMORY, "no memory for a plan");
 	if (r == 0)
 		return 0;
 	log_error("%s", err.text);

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "compute/cpu_list.h"
 #include "compute/embedded.h"
 #include "compute/generate.h"
 #include "compute/jobs.h"
@@ -47,6 +48,7 @@ struct run {
 	uint64_t n_needed;    /* positions of the longest sequence */
 	uint64_t n_positions; /* that, or --context */
 	struct k3_memplan plan;
+	cpu_set_t cpus;               /* before --cpus: the private daemon's */
 	struct k3_embedded *embedded; /* NULL with --socket */
 	struct k3_iod *iod;
 	struct k3_team *team;
@@ -211,6 +213,7 @@ static int dial_private(void *data, int *ret_fd, struct err *err)
 		.chunk = &o->chunk,
 		.tile = o->tile,
 		.layers = o->layers,
+		.cpus = o->cpus ? &r->cpus : NULL,
 	};
 
 	if (r->embedded) {
@@ -551,7 +554,9 @@ int k3_run(const struct k3_command_line *line, const char *trace_dir)
 	r->line = line;
 	r->o = &line->options;
 	r->trace_dir = trace_dir;
-	e = prepare(r, &err);
+	e = k3_cpus_use(r->o->cpus, &r->cpus, &err);
+	if (e == 0)
+		e = prepare(r, &err);
 	if (e == 0) {
 		catch_interrupts();
 		e = start(r, &err);

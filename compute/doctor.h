@@ -39,7 +39,7 @@ void k3_doctor_add(struct k3_doctor *d, const char *name, enum k3_verdict verdic
 		   enum err_code code, const char *fmt, ...) PRINTF_LIKE(5, 6);
 
 /* doctor_machine.c: processors, memory and its limits, huge pages, kernel, io_uring. */
-void k3_doctor_machine(struct k3_doctor *d);
+void k3_doctor_machine(struct k3_doctor *d, unsigned n_threads);
 /* doctor_model.c: the disks behind dirs (the current directory when there are none) and trunk. */
 void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs,
 		     const struct option_list *trunk);

@@ -10,6 +10,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "compute/cpu_list.h"
 #include "compute/cpus.h"
 #include "compute/doctor.h"
 #include "compute/kernel/kernel.h"
@@ -41,23 +42,24 @@ static void find_line(const char *path, const char *key, char *ret, size_t size)
 		(void)fclose(f);
 }
 
-static void add_cpu(struct k3_doctor *d)
+static void add_cpu(struct k3_doctor *d, unsigned n_threads)
 {
 	unsigned quota = k3_cpus_quota("/proc/self/cgroup", "/sys/fs/cgroup");
 	enum kern_isa best = KERN_ISA_REF;
-	char model[256], limit[64] = "";
+	char model[256], limit[64] = "", cpus[K3_CPU_LIST_MAX];
 
 	for (int isa = KERN_ISA_REF; isa < KERN_ISA_N_; isa++)
 		if (kern_isa_is_available((enum kern_isa)isa))
 			best = (enum kern_isa)isa;
 	find_line("/proc/cpuinfo", "model name", model, sizeof(model));
+	k3_cpus_text(cpus);
 	if (quota > 0)
 		(void)snprintf(limit, sizeof(limit), "; a control group grants the time of %u",
 			       quota);
 	k3_doctor_add(d, "cpu", K3_VERDICT_OK, ERR_NONE,
-		      "%s: %u threads will compute (%u CPUs allowed of %ld)%s",
-		      model[0] ? model : "unnamed", k3_cpus_usable(), k3_cpus_allowed(),
-		      sysconf(_SC_NPROCESSORS_ONLN), limit);
+		      "%s: threads that will compute: %u (%u CPUs allowed of %ld: %s)%s",
+		      model[0] ? model : "unnamed", n_threads ? n_threads : k3_cpus_usable(),
+		      k3_cpus_allowed(), sysconf(_SC_NPROCESSORS_ONLN), cpus, limit);
 	k3_doctor_add(d, "instructions", best == KERN_ISA_REF ? K3_VERDICT_NOTE : K3_VERDICT_OK,
 		      ERR_NONE, "kernels for %s%s", kern_isa_name(best),
 		      best == KERN_ISA_REF ? ": the plain ones, right but slow" : "");
@@ -174,9 +176,9 @@ static void add_kernel(struct k3_doctor *d)
 		k3_doctor_add(d, "io_uring", K3_VERDICT_OK, ERR_NONE, "works");
 }
 
-void k3_doctor_machine(struct k3_doctor *d)
+void k3_doctor_machine(struct k3_doctor *d, unsigned n_threads)
 {
-	add_cpu(d);
+	add_cpu(d, n_threads);
 	add_memory(d);
 	add_limits(d);
 	add_huge_pages(d);

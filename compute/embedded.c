@@ -133,7 +133,8 @@ static char *find_daemon(void)
 }
 
 /* In the child; never returns. report: written the errno when exec fails. */
-static _Noreturn void become_daemon(const struct args *a, int socket_fd, int report, pid_t parent)
+static _Noreturn void become_daemon(const struct args *a, int socket_fd, int report, pid_t parent,
+				    const cpu_set_t *cpus)
 {
 	sigset_t none;
 	int e;
@@ -142,6 +143,8 @@ static _Noreturn void become_daemon(const struct args *a, int socket_fd, int rep
 	(void)sigprocmask(SIG_SETMASK, &none, NULL);
 	(void)signal(SIGPIPE, SIG_DFL);
 	(void)setpgid(0, 0);
+	if (cpus)
+		(void)sched_setaffinity(0, sizeof(*cpus), cpus);
 	(void)prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (getppid() != parent)
 		_exit(1); /* k3 died before the line above */
@@ -157,7 +160,8 @@ static _Noreturn void become_daemon(const struct args *a, int socket_fd, int rep
 	_exit(127);
 }
 
-static int start(struct k3_embedded *e, const struct args *a, int socket_fd, struct err *err)
+static int start(struct k3_embedded *e, const struct args *a, int socket_fd, const cpu_set_t *cpus,
+		 struct err *err)
 {
 	CLEANUP(fd_closep) int reader = -1;
 	CLEANUP(fd_closep) int writer = -1;
@@ -174,7 +178,7 @@ static int start(struct k3_embedded *e, const struct args *a, int socket_fd, str
 		return err_set(err, ERR_NO_MEMORY, "cannot start a process for k3-iod: %s",
 			       strerror(errno));
 	if (e->pid == 0)
-		become_daemon(a, socket_fd, writer, self);
+		become_daemon(a, socket_fd, writer, self, cpus);
 	fd_closep(&writer);
 	writer = -1;
 	do
@@ -206,7 +210,7 @@ int k3_embedded_start(struct k3_embedded **ret, const struct k3_embedded_setting
 			       strerror(errno));
 	ours = pair[0];
 	theirs = pair[1];
-	r = start(e, &args, theirs, err);
+	r = start(e, &args, theirs, settings->cpus, err);
 	if (r < 0)
 		return r;
 	*ret_fd = TAKE_FD(ours);

@@ -3,6 +3,7 @@
  * Embedded mode: a private k3-iod, started over a socketpair. It reads for this process alone and
  * ends when the connection does, or when this process dies.
  */
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ struct k3_embedded_settings {
 	double trunk_gb, cache_gb; /* 10^9 bytes */
 	const struct option_list *queue_depth, *chunk;
 	uint64_t tile, layers;
+	const cpu_set_t *cpus; /* that it may use; NULL: those of the calling thread */
 };
 
 /* Start it. *ret_fd: our end of the connection, the caller's. ERR_UNSUPPORTED when no k3-iod is

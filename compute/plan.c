@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "compute/cpus.h"
 #include "compute/engine.h"
 #include "compute/rates.h"
 
@@ -14,6 +15,8 @@
 void k3_plan_rates_init(struct k3_plan_rates *ret, double disk, double memory, unsigned n_threads)
 {
 	*ret = (struct k3_plan_rates){ .rates = { disk, memory } };
+	ret->n_threads = n_threads ? n_threads : k3_cpus_usable();
+	k3_cpus_text(ret->cpus);
 	(void)snprintf(ret->disk_note, sizeof(ret->disk_note), "given");
 	(void)snprintf(ret->memory_note, sizeof(ret->memory_note), "given");
 	if (disk <= 0) {

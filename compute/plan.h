@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "compute/cpu_list.h"
 #include "compute/memplan.h"
 #include "compute/token_plan.h"
 
@@ -15,6 +16,8 @@ enum { K3_PLAN_LADDER_MAX = 32, K3_PLAN_CONTEXT = 2048 };
 struct k3_plan_rates {
 	struct k3_rates rates;
 	char disk_note[256], memory_note[256];
+	unsigned n_threads;         /* that compute */
+	char cpus[K3_CPU_LIST_MAX]; /* on these */
 };
 
 struct k3_plan_want {

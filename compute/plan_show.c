@@ -76,6 +76,9 @@ static void print_time(const struct k3_plan *plan, FILE *out)
 		      plan->rates->disk_note);
 	(void)fprintf(out, "memory %.3f GB/s (%s)\n", plan->rates->rates.memory / 1e9,
 		      plan->rates->memory_note);
+	if (plan->want.limit == 0)
+		(void)fprintf(out, "threads that compute: %u, on CPUs %s\n", plan->rates->n_threads,
+			      plan->rates->cpus);
 	if (t->n_tokens == 1)
 		(void)fprintf(out, "expected %.3f s a token", t->seconds);
 	else
@@ -207,6 +210,8 @@ json_t *k3_plan_json(const struct k3_plan *plan)
 	set(o, "step", token_json(&plan->token));
 	set(o, "disk", rate_json(plan->rates->rates.disk, plan->rates->disk_note));
 	set(o, "memory_rate", rate_json(plan->rates->rates.memory, plan->rates->memory_note));
+	set(o, "threads", bytes(plan->rates->n_threads));
+	set(o, "cpus", json_string(plan->rates->cpus));
 	set(o, "ladder", ladder_json(plan));
 	return o;
 }

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "compute/cpu_list.h"
 #include "compute/cpus.h"
 #include "compute/kernel/kernel.h"
 #include "tests/harness/test.h"
@@ -210,6 +211,8 @@ static void case_quota(void)
 	write_file(dir, "a/b/cpu.max", "max 100000\n");
 	CHECK_EQ(k3_cpus_quota(file, dir), 0);
 	write_file(dir, "a/cpu.max", "350000 100000\n");
+	CHECK_EQ(k3_cpus_quota(file, dir), 4); /* half a CPU counts as one, less does not */
+	write_file(dir, "a/cpu.max", "349999 100000\n");
 	CHECK_EQ(k3_cpus_quota(file, dir), 3);
 	write_file(dir, "a/b/cpu.max", "50000 100000\n");
 	CHECK_EQ(k3_cpus_quota(file, dir), 1);
@@ -257,11 +260,69 @@ static void case_siblings(void)
 	CHECK_EQ(k3_cpus_usable(), 1);
 }
 
+/* Lists, on as many of this machine's CPUs as there are; what is refused changes nothing. */
+static void case_cpu_list(void)
+{
+	static const char *const wrong[] = { "",    "-",  "0-",    "0,", ",0",         "1-0",
+					     "0 1", "a",  "0-1-2", "+0", "4294967296", "0,1024",
+					     "0x1", "-1", "0;1",   " 0" };
+	char text[K3_CPU_LIST_MAX], one[32];
+	struct err err = { 0 };
+	cpu_set_t before, after;
+	size_t first = 0, outside = CPU_SETSIZE - 1;
+
+	CHECK(sched_getaffinity(0, sizeof(before), &before) == 0);
+	CHECK(k3_cpus_use(NULL, NULL, &err) == 0);
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		CHECK_MSG(k3_cpus_use(wrong[i], NULL, &err) < 0, "'%s' was taken", wrong[i]);
+		CHECK_EQ(err.code, ERR_USAGE);
+		err_clear(&err);
+	}
+	while (CPU_ISSET(outside, &before))
+		outside--;
+	(void)snprintf(one, sizeof(one), "%zu", outside);
+	CHECK(k3_cpus_use(one, NULL, &err) < 0);
+	CHECK_MSG(strstr(err.text, "is not among those allowed") != NULL, "%s", err.text);
+	CHECK(sched_getaffinity(0, sizeof(after), &after) == 0);
+	CHECK(CPU_EQUAL(&before, &after));
+	while (!CPU_ISSET(first, &before))
+		first++;
+	(void)snprintf(one, sizeof(one), "%zu", first);
+	CHECK(k3_cpus_use(one, NULL, NULL) == 0);
+	CHECK_EQ(k3_cpus_allowed(), 1);
+	CHECK_EQ(k3_cpus_usable(), 1);
+	k3_cpus_text(text);
+	CHECK(strcmp(text, one) == 0);
+	/* and never widens */
+	k3_cpus_text(text);
+	(void)snprintf(one, sizeof(one), "%zu", outside);
+	CHECK(k3_cpus_use(one, NULL, NULL) < 0);
+}
+
+/* As many threads as the mask has CPUs, where nothing else is said. */
+static void case_affinity(void)
+{
+	struct k3_team *t;
+	cpu_set_t allowed, one;
+	size_t cpu = 0;
+
+	CHECK(sched_getaffinity(0, sizeof(allowed), &allowed) == 0);
+	while (!CPU_ISSET(cpu, &allowed))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	CHECK(sched_setaffinity(0, sizeof(one), &one) == 0);
+	t = new_team(0);
+	CHECK_EQ(k3_team_n_threads(t), 1);
+	(void)k3_team_free(t);
+}
+
 static const struct test_case cases[] = {
 	{ "coverage", case_coverage },           { "many_runs", case_many_runs },
 	{ "same_bits", case_same_bits },         { "idle", case_idle },
 	{ "flush_to_zero", case_flush_to_zero }, { "quota", case_quota },
-	{ "siblings", case_siblings },
+	{ "siblings", case_siblings },           { "cpu_list", case_cpu_list },
+	{ "affinity", case_affinity },
 };
 
 TEST_MAIN(cases)
