@@ -54,6 +54,7 @@ static void plan_run(struct checkup *c)
 	};
 	struct err err = { 0 };
 
+	k3_plan_rates_for_ring(&c->rates, &want.memory.rates);
 	if (k3_plan_make(&want, &c->plan, &err) < 0) {
 		k3_doctor_add(&c->doctor, "plan", K3_VERDICT_BAD, err.code, "%s", err.text);
 		return;

@@ -12,6 +12,7 @@
 #include "compute/plan_rates.h"
 #include "compute/preset.h"
 #include "compute/prompt.h"
+#include "compute/ring_rates.h"
 #include "shared/fd.h"
 #include "shared/log.h"
 #include "shared/memlock.h"
@@ -67,8 +68,9 @@ static int make(const struct k3_command_line *line, const struct config *c,
 		},
 		.rates = rates,
 	};
-	int r = k3_memplan_in_flight(&o->queue_depth, &o->chunk, &want.memory.in_flight, err);
+	int r = k3_ring_rates_find(line, &want.memory, err);
 
+	k3_plan_rates_for_ring(rates, &want.memory.rates);
 	if (r == 0 && (o->tok || line->words.n > 0))
 		r = k3_tokenizer_open(&t, o->tok ? &tok : &line->words, c->vocab_size, err);
 	if (r < 0)

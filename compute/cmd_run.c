@@ -24,6 +24,7 @@
 #include "compute/preset.h"
 #include "compute/prompt.h"
 #include "compute/report.h"
+#include "compute/ring_rates.h"
 #include "compute/run.h"
 #include "compute/run_check.h"
 #include "compute/summary.h"
@@ -162,11 +163,8 @@ static int plan_memory(struct run *r, struct err *err)
 		.tile_bytes = o->tile,
 		.wants_reserved = k3_option_wants_reserved(o),
 	};
-	int e = k3_memplan_in_flight(&o->queue_depth, &o->chunk, &want.in_flight, err);
+	int e = k3_ring_plan(r->line, &want, &r->plan, err);
 
-	if (e < 0)
-		return e;
-	e = k3_memplan_make(&want, &r->plan, err);
 	if (e == 0 || err->code == ERR_BUDGET)
 		k3_memplan_print(&r->plan, stderr);
 	return e < 0 || o->socket ? e : k3_memplan_check_lock(&r->plan, o->lock, err);
@@ -207,6 +205,8 @@ static int dial_private(void *data, int *ret_fd, struct err *err)
 		.verify_reads = o->verify_reads,
 		.trunk_gb = (double)r->plan.trunk_budget / 1e9,
 		.cache_gb = (double)r->plan.cache_budget / 1e9,
+		.disk_rate = r->plan.rates.disk / 1e9,
+		.memory_rate = r->plan.rates.memory / 1e9,
 		.profile = o->profile,
 		.timeline = o->timeline,
 		.queue_depth = &o->queue_depth,

@@ -98,6 +98,10 @@ static void build_args(struct args *a, const char *program, const struct k3_embe
 	push(a, "--timeline", s->timeline);
 	push_gb(a, "--trunk-gb", s->trunk_gb);
 	push_gb(a, "--cache-gb", s->cache_gb);
+	if (s->disk_rate > 0)
+		push_gb(a, "--disk-rate", s->disk_rate);
+	if (s->memory_rate > 0)
+		push_gb(a, "--memory-rate", s->memory_rate);
 	push(a, "--profile", s->profile);
 	push_list(a, "--queue-depth", s->queue_depth);
 	push_list(a, "--chunk", s->chunk);

@@ -18,7 +18,8 @@ struct k3_embedded_settings {
 	const char *config, *tok, *backend, *direct, *policy, *huge_pages, *profile, *timeline;
 	const char *sums, *lock;
 	bool verify_reads;
-	double trunk_gb, cache_gb; /* 10^9 bytes */
+	double trunk_gb, cache_gb;     /* 10^9 bytes */
+	double disk_rate, memory_rate; /* 10^9 bytes a second; 0: not known */
 	const struct option_list *queue_depth, *chunk;
 	uint64_t tile, layers;
 	const cpu_set_t *cpus; /* that it may use; NULL: those of the calling thread */

@@ -15,7 +15,6 @@
 #include "shared/memlimit.h"
 #include "shared/memlock.h"
 #include "shared/slab.h"
-#include "shared/tuning.h"
 
 /* Left to others when auto decides: a sixteenth, at most 4 GiB. */
 enum { AUTO_SPARE_SHARE = 16 };
@@ -123,14 +122,21 @@ static int plan_daemon(const struct k3_memplan_want *w, uint64_t trunk_budget,
 		.trunk_budget = trunk_budget,
 		.cache_budget = cache_budget,
 		.in_flight = w->in_flight,
+		.rates = w->rates,
 	};
 	struct slab_plan slab;
-	int r = slab_plan(&want, &slab, err);
+	int r;
 
+	want.rates.gap_size = ring_gap_size(w->config);
+	/* a private daemon has one; who shares one makes room for two, as k3-iod does */
+	want.rates.n_clients = w->n_clients > 1 ? 0 : 1;
+	r = slab_plan(&want, &slab, err);
 	if (r < 0)
 		return r;
 	slab_plan_set_pinned(&slab, k3_model_pinned(w->config, w->n_layers, w->tile_bytes, &p->size,
 						    slab.pinned_size));
+	p->rates = want.rates;
+	memcpy(p->ring_note, slab.ring_note, sizeof(p->ring_note));
 	p->trunk_budget = trunk_budget;
 	p->cache_budget = cache_budget;
 	p->item[K3_MEMPLAN_daemon_pinned_tiles] = slab.pinned_size;
@@ -284,17 +290,6 @@ static int refuse(const struct k3_memplan_want *w, const struct k3_memplan *p, s
 	return r;
 }
 
-int k3_memplan_in_flight(const struct option_list *queue_depths, const struct option_list *chunks,
-			 uint64_t *ret, struct err *err)
-{
-	CLEANUP(tuning_deinit) struct tuning tuning = { 0 };
-	int r = tuning_add(&tuning, queue_depths, chunks, false, err);
-
-	if (r == 0)
-		*ret = tuning_in_flight(&tuning, SLAB_READ_DEPTH, SLAB_READ_CHUNK);
-	return r;
-}
-
 /* Everything, with the rows and sequences of p. */
 static int plan_all(const struct k3_memplan_want *w, struct k3_memplan *p, struct err *err)
 {
@@ -392,6 +387,8 @@ void k3_memplan_print(const struct k3_memplan *plan, FILE *out)
 		if (plan->item[i] > 0)
 			(void)fprintf(out, "  %12.3f  %-21s %s\n", (double)plan->item[i] / 1e6,
 				      items[i].name, items[i].sentence);
+	if (plan->ring_note[0])
+		(void)fprintf(out, "  %12s  (the ring is for %s)\n", "", plan->ring_note);
 	(void)fprintf(out, "  %12.3f  total", (double)plan->total / 1e6);
 	if (plan->limit != UINT64_MAX)
 		(void)fprintf(out, " of %.3f that may be allocated (%s)", (double)plan->limit / 1e6,

@@ -13,6 +13,7 @@
 #include "shared/config.h"
 #include "shared/err.h"
 #include "shared/option.h"
+#include "shared/ring_size.h"
 
 /* Item(name, sentence): the names are those of run.json's memory.plan. */
 #define K3_MEMPLAN_ITEMS(X)                                             \
@@ -50,6 +51,7 @@ struct k3_memplan_want {
 	double trunk_gb, cache_gb;      /* < 0: the preset's */
 	uint64_t tile_bytes, in_flight; /* 0: the daemon's defaults */
 	bool wants_reserved;            /* the slab out of reserved huge pages */
+	struct ring_rates rates;        /* disk and memory; 0: not known */
 	const char *limit_root;         /* of memlimit_get; NULL: this machine */
 	uint64_t limit;       /* plan for this many bytes, all of them; 0: what there is */
 	uint32_t n_sequences; /* of a client, side by side in one step; 0: 1. Lowered like rows ...
@@ -72,14 +74,11 @@ struct k3_memplan {
 	uint64_t program_size; /* of one client beside what it allocates for the run */
 	uint64_t trunk_budget; /* bytes for the daemon's --trunk-gb and --cache-gb */
 	uint64_t cache_budget;
+	struct ring_rates rates;        /* as the daemon is to be told */
+	char ring_note[RING_NOTE_SIZE]; /* what the ring's size rests on; "" without one */
 	struct k3_model_size size;
 };
 
-/* Bytes that a private daemon keeps in flight with these --queue-depth and --chunk, a profile's
- * aside: only ring and pinned tiles share differently for it, and their sum is what is planned.
- * ERR_USAGE. */
-int k3_memplan_in_flight(const struct option_list *queue_depths, const struct option_list *chunks,
-			 uint64_t *ret, struct err *err);
 /* Make the plan. ERR_BUDGET with both numbers when it does not fit, ret is filled then too. */
 int k3_memplan_make(const struct k3_memplan_want *want, struct k3_memplan *ret, struct err *err);
 /* Replace the daemon's items by what it says it has. */

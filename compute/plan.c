@@ -21,6 +21,7 @@ void k3_plan_rates_init(struct k3_plan_rates *ret, double disk, double memory, u
 	(void)snprintf(ret->memory_note, sizeof(ret->memory_note), "given");
 	if (disk <= 0) {
 		ret->rates.disk = DISK_ASSUMED;
+		ret->is_disk_assumed = true;
 		(void)snprintf(
 			ret->disk_note, sizeof(ret->disk_note),
 			"assumed: the disk of the published measurements; --measure measures "
@@ -35,6 +36,12 @@ void k3_plan_rates_init(struct k3_plan_rates *ret, double disk, double memory, u
 		(void)snprintf(ret->memory_note, sizeof(ret->memory_note),
 			       "assumed, since it could not be measured");
 	}
+}
+
+void k3_plan_rates_for_ring(const struct k3_plan_rates *rates, struct ring_rates *ret)
+{
+	ret->disk = rates->is_disk_assumed ? 0 : rates->rates.disk;
+	ret->memory = rates->rates.memory;
 }
 
 static void plan_tokens(const struct k3_plan_want *w, const struct k3_memplan *memory,

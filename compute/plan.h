@@ -18,6 +18,7 @@ struct k3_plan_rates {
 	char disk_note[256], memory_note[256];
 	unsigned n_threads;         /* that compute */
 	char cpus[K3_CPU_LIST_MAX]; /* on these */
+	bool is_disk_assumed;
 };
 
 struct k3_plan_want {
@@ -49,3 +50,5 @@ json_t *k3_plan_json(const struct k3_plan *plan);
 
 /* Rates: given (> 0, bytes per second) or else memory measured and the disk assumed. */
 void k3_plan_rates_init(struct k3_plan_rates *ret, double disk, double memory, unsigned n_threads);
+/* What of them k3 run would know: an assumed disk is none. */
+void k3_plan_rates_for_ring(const struct k3_plan_rates *rates, struct ring_rates *ret);

@@ -2,6 +2,7 @@
 
 #include "compute/model_files.h"
 #include "compute/rates.h"
+#include "compute/ring_rates.h"
 #include "shared/attr.h"
 
 #define MEASURE_SECONDS 1.0
@@ -18,8 +19,9 @@ int k3_plan_rates_find(struct k3_plan_rates *ret, const struct k3_command_line *
 {
 	const struct k3_options *o = &line->options;
 	CLEANUP(k3_model_files_deinit) struct k3_model_files files = { 0 };
-	double disk = o->disk_rate * 1e9;
-	int is_buffered = 0, r = 0;
+	double disk = o->disk_rate > 0 ? o->disk_rate * 1e9 : 0, profile = 0;
+	uint64_t in_flight;
+	int is_buffered = 0, r = k3_ring_profile(line, &profile, &in_flight, err);
 
 	if (o->measure && line->words.n == 0)
 		return err_set(err, ERR_USAGE, "--measure needs MODEL: its disks are measured");
@@ -34,7 +36,11 @@ int k3_plan_rates_find(struct k3_plan_rates *ret, const struct k3_command_line *
 		r = err_set(err, ERR_IO, "no file of the model could be read to measure its disk");
 	if (r < 0)
 		return r;
+	if (disk <= 0)
+		disk = profile;
 	k3_plan_rates_init(ret, disk, o->memory_rate * 1e9, (unsigned)o->threads);
+	if (!o->measure && o->disk_rate <= 0 && profile > 0)
+		(void)snprintf(ret->disk_note, sizeof(ret->disk_note), "from the profile");
 	if (o->measure)
 		(void)snprintf(ret->disk_note, sizeof(ret->disk_note), "measured now%s",
 			       is_buffered ? ", not by O_DIRECT: the page cache may answer" : "");

@@ -42,9 +42,9 @@ static int check_model(const struct k3_command_line *line, struct err *err)
 static int check_socket(const struct k3_command_line *line, struct err *err)
 {
 	static const char *const private_only[] = {
-		"trunk",        "trunk-gb", "cache-gb", "preset",    "config",      "backend",
-		"direct",       "chunk",    "profile",  "tile",      "queue-depth", "policy",
-		"verify-reads", "sums",     "lock",     "huge-pages"
+		"trunk",        "trunk-gb", "cache-gb", "preset",     "config",      "backend",
+		"direct",       "chunk",    "profile",  "tile",       "queue-depth", "policy",
+		"verify-reads", "sums",     "lock",     "huge-pages", "disk-rate",   "memory-rate"
 	};
 
 	for (size_t i = 0; line->options.socket && i < N_ELEMENTS(private_only); i++)

@@ -1,5 +1,9 @@
 #include "iod/budget.h"
 
+#include <stdlib.h>
+
+#include "shared/attr.h"
+#include "shared/fd.h"
 #include "shared/memlimit.h"
 
 /* Without a budget: this share of what the machine allows is left to clients and everything else.
@@ -53,8 +57,28 @@ static void choose_budgets(const struct iod_options *o, uint64_t usable,
 	}
 }
 
-int iod_budget_plan(const struct iod_options *o, const struct source *s, uint64_t in_flight,
-		    struct slab_plan *ret, struct err *err)
+/* Nothing is measured here: a daemon that is restarted must come to the same slab, to find what it
+ * had in it. */
+static int find_rates(const struct iod_options *o, const struct source *s,
+		      const struct tuning *tuning, struct ring_rates *ret, struct err *err)
+{
+	uint32_t first = s->n_trunk_files ? s->n_files - s->n_trunk_files : 0;
+	CLEANUP(freep) char **paths = calloc(s->n_files + (size_t)1, sizeof(*paths));
+
+	if (!paths)
+		return err_set(err, ERR_NO_MEMORY, "out of memory");
+	for (uint32_t i = first; i < s->n_files; i++)
+		paths[i] = s->files[i].path;
+	ret->disk = o->disk_rate > 0 ? o->disk_rate * 1e9
+				     : tuning_rate(tuning, paths + first, s->n_files - first);
+	ret->memory = o->memory_rate > 0 ? o->memory_rate * 1e9 : 0;
+	ret->gap_size = ring_gap_size(&s->config);
+	ret->n_clients = o->embedded_fd > 0 ? 1 : 0;
+	return 0;
+}
+
+int iod_budget_plan(const struct iod_options *o, const struct source *s,
+		    const struct tuning *tuning, struct slab_plan *ret, struct err *err)
 {
 	const struct catalog_header *h = s->catalog.header;
 	struct slab_want want = {
@@ -63,15 +87,17 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s, uint64_
 		.n_tiles = h->n_tiles,
 		.expert_size = h->expert_size,
 		.n_experts = s->n_experts,
-		.in_flight = in_flight,
+		.in_flight = tuning_in_flight(tuning, SLAB_READ_DEPTH, SLAB_READ_CHUNK),
 	};
 	struct memlimit limit;
 	struct slab_plan least;
 	enum slab_pages pages = iod_options_pages(o);
 	uint64_t reserved = pages == SLAB_PAGES_RESERVED ? slab_pages_reserved() : 0;
 	uint64_t total;
-	int r = slab_plan(&want, &least, err);
+	int r = find_rates(o, s, tuning, &want.rates, err);
 
+	if (r == 0)
+		r = slab_plan(&want, &least, err);
 	if (r < 0)
 		return r;
 	memlimit_get("", &limit);

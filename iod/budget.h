@@ -3,8 +3,9 @@
 #include "iod/options.h"
 #include "shared/catalog.h"
 #include "shared/slab.h"
+#include "shared/tuning.h"
 
 /* ERR_BUDGET: below the least that works, or more than the machine and its control groups allow;
  * both numbers are named. */
-int iod_budget_plan(const struct iod_options *o, const struct source *s, uint64_t in_flight,
-		    struct slab_plan *ret, struct err *err);
+int iod_budget_plan(const struct iod_options *o, const struct source *s,
+		    const struct tuning *tuning, struct slab_plan *ret, struct err *err);

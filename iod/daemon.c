@@ -253,8 +253,7 @@ static int open_model(struct iod_daemon *d, struct err *err)
 
 static int make_memory(struct iod_daemon *d, struct err *err)
 {
-	uint64_t in_flight = tuning_in_flight(&d->tuning, SLAB_READ_DEPTH, SLAB_READ_CHUNK);
-	int r = iod_budget_plan(d->options, d->source, in_flight, &d->plan, err);
+	int r = iod_budget_plan(d->options, d->source, &d->tuning, &d->plan, err);
 
 	if (r < 0)
 		return r;

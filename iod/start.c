@@ -133,14 +133,15 @@ static void log_start(const struct iod_daemon *d)
 	iod_event_log(
 		LOG_LEVEL_INFO, IOD_EVENT_SERVING, NULL,
 		"%s: model %s, %" PRIu64 " tensors, %u tiles from %s; %s; slab %.3f MB (pinned: %u "
-		"tiles, %.3f MB; ring %.3f MB; %u expert slots, %.3f MB), %s, %s; beside it about "
+		"tiles, %.3f MB; ring %.3f MB%s%s; %u expert slots, %.3f MB), %s, %s; beside it "
+		"about "
 		"%.1f MB; serving %s",
 		K3_VERSION, digest, d->source->n_tensors, p->n_tiles,
 		d->source->n_trunk_files ? "the trunk file" : "the shards",
 		iod_reader_describe(d->reader), megabytes(p->total_size), d->trunk->n_pinned,
-		megabytes(p->pinned_size), megabytes(p->ring_size), p->n_slots,
-		megabytes(p->slots_size), d->slab->huge_note, d->slab->mlock_note,
-		megabytes(p->daemon_private_size),
+		megabytes(p->pinned_size), megabytes(p->ring_size), p->ring_note[0] ? " for " : "",
+		p->ring_note, p->n_slots, megabytes(p->slots_size), d->slab->huge_note,
+		d->slab->mlock_note, megabytes(p->daemon_private_size),
 		d->listener.fd >= 0 ? d->listener.where : "one client over its socket pair");
 }
 

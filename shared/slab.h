@@ -10,6 +10,7 @@
 
 #include "shared/err.h"
 #include "shared/memlock.h"
+#include "shared/ring_size.h"
 #include "shared/slab_layout.h"
 
 enum {
@@ -42,6 +43,7 @@ struct slab_want {
 	uint64_t trunk_budget;  /* bytes for pinned tiles and ring; 0 = the least that works */
 	uint64_t cache_budget;  /* bytes for slots; 0 = the least that works */
 	uint64_t in_flight;     /* bytes that the reader keeps in flight; 0 = the default */
+	struct ring_rates rates;
 };
 
 struct slab_plan {
@@ -55,6 +57,7 @@ struct slab_plan {
 	uint32_t n_tiles, n_slots;
 	uint64_t trunk_floor, cache_floor; /* the smallest budgets that are accepted */
 	uint64_t daemon_private_size;      /* the daemon's memory beside the slab, about */
+	char ring_note[RING_NOTE_SIZE];    /* what the ring's size rests on; "" without one */
 	enum memlock lock;                 /* set by who makes the slab; auto otherwise */
 	enum slab_pages pages;             /* set by who makes a slab of it, else AUTO */
 	uint8_t digest[16]; /* for the header's plan_digest; set by who keeps a slab, else zero */
@@ -62,9 +65,10 @@ struct slab_plan {
 
 /*
  * Split the budgets. A budget that covers all tiles pins all and makes no ring; else the ring gets
- * 64 MiB + the bytes in flight + 128 MiB of read-ahead, at most an eighth of the trunk, but at
- * least seven largest tiles where that leaves half of the budget, and in any case four; the rest
- * pins. ERR_BUDGET with the floor when a budget other than 0 is below it.
+ * 64 MiB + the bytes in flight + what the disk reads between two releases of a client, in whole
+ * largest tiles, at most an eighth of the trunk, but at least seven largest tiles (for one client:
+ * four) where that leaves half of the budget, and in any case four; the rest pins. ERR_BUDGET with
+ * the floor when a budget other than 0 is below it.
  */
 int slab_plan(const struct slab_want *want, struct slab_plan *ret, struct err *err);
 /* The pinned tiles turned out to take pinned_size (at most what was planned): set it and lay the

@@ -4,12 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Read-ahead beside the bytes in flight: a floor, and 2 GB/s over the 64 ms in which a client may
- * release nothing because it computes experts. */
-#define RING_SPARE (64ull << 20)
-#define RING_GAP   (128ull << 20)
-/* Three tiles for each of two clients, and one to read into. */
-enum { TWO_CLIENTS_TILES = 7 };
 /* From this size on areas start at huge pages. */
 #define HUGE_FROM (64ull << 20)
 /* The daemon itself: code, libraries, loop, connections; then what struct source and the daemon
@@ -22,11 +16,6 @@ enum { TWO_CLIENTS_TILES = 7 };
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
-}
-
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
 }
 
 static uint64_t round_up(uint64_t x, uint64_t align)
@@ -59,7 +48,12 @@ static int plan_trunk(const struct slab_want *w, struct slab_plan *p, struct err
 	uint64_t usual = (uint64_t)SLAB_READ_DEPTH * SLAB_READ_CHUNK;
 	uint64_t in_flight = w->in_flight ? w->in_flight : usual;
 	uint64_t budget = w->trunk_budget ? w->trunk_budget : least;
-	uint64_t ring;
+	struct ring_want ring = { .rates = w->rates,
+				  .in_flight = in_flight,
+				  .max_tile_size = w->max_tile_size,
+				  .trunk_size = w->trunk_size,
+				  .budget = budget,
+				  .least = least };
 
 	p->trunk_floor = least;
 	if (budget < least)
@@ -74,11 +68,7 @@ static int plan_trunk(const struct slab_want *w, struct slab_plan *p, struct err
 		p->ring_size = 0;
 		return 0;
 	}
-	ring = min_u64(RING_SPARE + in_flight + RING_GAP, w->trunk_size / 8);
-	/* room for a second client, where that leaves half of the budget to pin */
-	ring = max_u64(ring, min_u64(TWO_CLIENTS_TILES * w->max_tile_size, budget / 2));
-	ring = max_u64(min_u64(ring, budget), least);
-	p->ring_size = ring / SLAB_PAGE * SLAB_PAGE;
+	p->ring_size = ring_size(&ring, p->ring_note) / SLAB_PAGE * SLAB_PAGE;
 	p->pinned_size = (budget - p->ring_size) / SLAB_PAGE * SLAB_PAGE;
 	return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "shared/attr.h"
 
@@ -85,8 +86,110 @@ int tuning_add(struct tuning *t, const struct option_list *depths, const struct 
 	return r < 0 ? r : add_list(t, CHUNK, chunks, is_profile, err);
 }
 
+/* ---- profiles -------------------------------------------------------------------------------- */
+
+struct profile {
+	struct option_list queue_depth, chunk, rate;
+};
+
+static const struct option profile_table[] = {
+	{ .name = "queue-depth",
+	  .type = OPTION_LIST,
+	  .offset = offsetof(struct profile, queue_depth),
+	  .value = "PATH=N" },
+	{ .name = "chunk",
+	  .type = OPTION_LIST,
+	  .offset = offsetof(struct profile, chunk),
+	  .value = "PATH=BYTES" },
+	{ .name = "rate",
+	  .type = OPTION_LIST,
+	  .offset = offsetof(struct profile, rate),
+	  .value = "PATH=BYTES" },
+};
+
+static const struct option_program profile_program = {
+	.name = "k3-iod",
+	.options = profile_table,
+	.n_options = N_ELEMENTS(profile_table),
+};
+
+static int add_rate(struct tuning *t, const char *item, struct err *err)
+{
+	struct tuning_rate *rate = &t->rates[t->n_rates];
+	const char *equals = strrchr(item, '=');
+
+	if (!equals || equals == item || !option_parse_bytes(equals + 1, &rate->bytes) ||
+	    rate->bytes == 0)
+		return err_set(err, ERR_USAGE, "--rate %.200s: give PATH=BYTES a second", item);
+	rate->path = strndup(item, (size_t)(equals - item));
+	if (!rate->path)
+		return err_set(err, ERR_NO_MEMORY, "out of memory");
+	t->n_rates++;
+	return 0;
+}
+
+int tuning_read_profile(struct tuning *t, const char *path, struct err *err)
+{
+	struct profile profile = { 0 };
+	int r = path ? option_parse_file(&profile_program, path, &profile, err) : 0;
+
+	if (r == 0)
+		r = tuning_add(t, &profile.queue_depth, &profile.chunk, true, err);
+	for (size_t i = 0; r == 0 && i < profile.rate.n; i++)
+		r = add_rate(t, profile.rate.items[i], err);
+	return r;
+}
+
+/* Of the file system on which path lies, or of the disk that it is; 0: there is none. */
+static dev_t device_of(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return 0;
+	return S_ISBLK(st.st_mode) ? st.st_rdev : st.st_dev;
+}
+
+static uint64_t rate_of(const struct tuning *t, dev_t device)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < t->n_rates; i++)
+		if (device_of(t->rates[i].path) == device)
+			bytes = t->rates[i].bytes;
+	return bytes;
+}
+
+double tuning_rate(const struct tuning *t, char *const *paths, size_t n_paths)
+{
+	dev_t seen[OPTION_LIST_MAX];
+	size_t n_seen = 0;
+	double sum = 0;
+
+	for (size_t i = 0; t->n_rates > 0 && i < n_paths; i++) {
+		dev_t device = device_of(paths[i]);
+		uint64_t bytes = device ? rate_of(t, device) : 0;
+		size_t k = 0;
+
+		while (k < n_seen && seen[k] != device)
+			k++;
+		if (k < n_seen)
+			continue;
+		if (bytes == 0 || n_seen == N_ELEMENTS(seen))
+			return 0;
+		seen[n_seen++] = device;
+		sum += (double)bytes;
+	}
+	return sum;
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
 void tuning_deinit(struct tuning *t)
 {
+	for (uint32_t i = 0; i < t->n_rates; i++)
+		free(t->rates[i].path);
+	t->n_rates = 0;
 	for (uint32_t i = 0; i < t->n_rows; i++)
 		free(t->rows[i].path);
 	t->n_rows = 0;

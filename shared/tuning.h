@@ -20,10 +20,18 @@ struct tuning_row {
 	bool is_from_profile; /* then it may name a device that the model does not lie on */
 };
 
+/* What a profile says that a device delivers. */
+struct tuning_rate {
+	char *path;     /* owned */
+	uint64_t bytes; /* a second, by sequential reads */
+};
+
 struct tuning {
 	uint64_t depth, chunk; /* for every device without a row; 0: the default */
 	struct tuning_row rows[TUNING_ROWS_MAX]; /* later ones win */
 	uint32_t n_rows;
+	struct tuning_rate rates[OPTION_LIST_MAX];
+	uint32_t n_rates;
 };
 
 /*
@@ -32,6 +40,12 @@ struct tuning {
  */
 int tuning_add(struct tuning *t, const struct option_list *depths, const struct option_list *chunks,
 	       bool is_profile, struct err *err);
+/* The profile that k3-store bench has written: a configuration file of queue-depth, chunk and rate,
+ * all as PATH=VALUE. path NULL: nothing. ERR_USAGE names file and line. */
+int tuning_read_profile(struct tuning *t, const char *path, struct err *err);
+/* What the devices on which these files lie deliver together, bytes a second; 0: one of them has no
+ * rate. */
+double tuning_rate(const struct tuning *t, char *const *paths, size_t n_paths);
 void tuning_deinit(struct tuning *t);
 /* Bytes in flight when every device that is named, and one that is not, is busy. */
 uint64_t tuning_in_flight(const struct tuning *t, uint64_t usual_depth, uint64_t usual_chunk);

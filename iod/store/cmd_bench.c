@@ -142,11 +142,12 @@ static int write_profile(const struct devices *all, const char *path, struct err
 
 		(void)fprintf(f,
 			      "# device %u:%u, %s: random %.2f GB/s, sequential %.2f GB/s\n"
-			      "queue-depth = %s=%u\nchunk = %s=%uK\n",
+			      "queue-depth = %s=%u\nchunk = %s=%uK\nrate = %s=%.0f\n",
 			      d->major, d->minor, d->reading, best_rate(d, IOD_BENCH_RANDOM),
 			      best_rate(d, IOD_BENCH_SEQUENTIAL), d->path,
 			      iod_bench_depths[d->best_depth], d->path,
-			      iod_bench_chunks[d->best_chunk] >> 10);
+			      iod_bench_chunks[d->best_chunk] >> 10, d->path,
+			      best_rate(d, IOD_BENCH_SEQUENTIAL) * 1e9);
 	}
 	if (fclose(f) != 0)
 		return err_set(err, ERR_NO_MEMORY, "out of memory");

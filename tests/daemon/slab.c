@@ -97,6 +97,50 @@ static void budgets(void)
 	CHECK_EQ(p.n_slots, 82432);
 }
 
+/* The rule of docs/slab.md in numbers: 64 MiB + 8 MiB in flight + disk x gap, in whole tiles. */
+static void ring_of_rates(void)
+{
+	struct slab_want want = full_model();
+	uint64_t tile = want.max_tile_size;
+	struct slab_plan p;
+	static const struct {
+		double disk, memory;
+		uint64_t gap_size;
+		uint32_t n_clients;
+		uint64_t budget, tiles;
+	} rows[] = {
+		/* 346 MB at 0.75 x 20 GB/s: 23 ms */
+		{ 3.2e9, 20e9, 346000000, 1, 16000000000, 5 },  /* 75.5 + 73.8 MB */
+		{ 14e9, 20e9, 346000000, 1, 16000000000, 12 },  /* 75.5 + 322.9 MB */
+		{ 14e9, 200e9, 346000000, 1, 16000000000, 4 },  /* 75.5 + 32.3 MB */
+		{ 0.3e9, 20e9, 346000000, 1, 16000000000, 4 },  /* 75.5 + 6.9 MB: the least */
+		{ 0.3e9, 20e9, 346000000, 2, 16000000000, 7 },  /* what two clients hold */
+		{ 0.3e9, 20e9, 346000000, 0, 16000000000, 7 },  /* the same, by default */
+		{ 14e9, 20e9, 346000000, 1, 300000000, 8 },     /* all of a small budget */
+		{ 1000e9, 1e9, 346000000, 1, 60000000000, 414 } /* an eighth of the trunk */
+	};
+
+	for (size_t i = 0; i < N_ELEMENTS(rows); i++) {
+		want.rates = (struct ring_rates){ .disk = rows[i].disk,
+						  .memory = rows[i].memory,
+						  .gap_size = rows[i].gap_size,
+						  .n_clients = rows[i].n_clients };
+		want.trunk_budget = rows[i].budget;
+		plan(&want, &p);
+		CHECK_MSG(p.ring_size / tile == rows[i].tiles, "row %zu: %llu tiles", i,
+			  (unsigned long long)(p.ring_size / tile));
+		CHECK_MSG(strstr(p.ring_note, "GB/s x "), "%s", p.ring_note);
+		CHECK(!strstr(p.ring_note, "assumed"));
+	}
+	want.rates = (struct ring_rates){ .n_clients = 1 };
+	want.trunk_budget = 16000000000;
+	plan(&want, &p);
+	CHECK(strstr(p.ring_note, "GB/s (assumed) x 20 ms between tiles (assumed)"));
+	want.trunk_budget = SLAB_BUDGET_ALL;
+	plan(&want, &p);
+	CHECK_STR(p.ring_note, "");
+}
+
 static void below_the_floor(void)
 {
 	struct slab_want want = full_model();
@@ -392,6 +436,7 @@ static void not_a_slab(void)
 static const struct test_case cases[] = {
 	{ "the least that works", least_that_works },
 	{ "budgets", budgets },
+	{ "ring of rates", ring_of_rates },
 	{ "below the floor", below_the_floor },
 	{ "daemon and client", daemon_and_client },
 	{ "sealed", sealed },

@@ -105,6 +105,8 @@ def bench(case):
                                for c in (128, 256, 512, 1024, 2048)), "points")
             check(all(p["gb_per_s"] > 0 for p in d["points"]), f"a rate of nothing: {d}")
             best_is_good(d)
+        rates = [float(line.rsplit("=", 1)[1]) for line in open(f) if line.startswith("rate = ")]
+        check(all(abs(a - 1e9 * d["best"]["sequential_gb_per_s"]) < 1 for a, d in zip(rates, devices, strict=True)), f"rates {rates}")
         table = case.exec("k3-store", "bench", here, "--seconds", "1", "--quiet")
         check(table.rc == 0 and "best: --queue-depth" in table.out and table.err == "", f"the table\n{table}")
         for d in devices[:1]:

@@ -113,6 +113,29 @@ def is_the_plan_of_a_run(case):
             check(abs(p["memory"]["plan"][name] - run["memory"]["plan"][name]) < 4e6, f"{name}: {p} {run['memory']}")
 
 
+def ring_is_that_of_a_run(case):
+    """What the ring rests on stands in the plan and in the start line of the daemon, in the same words."""
+    args = ["--trunk-gb", "0.004", "--cache-gb", "0", "--tile", "16384", "--disk-rate", "0.5", "--memory-rate", "2"]
+    said = [f"({r.split('(the ring is for ')[1].split(')')[0]})" for r in
+            (case.exec("k3", "plan", DEMO, *args, "--context", "8").out, case.exec("k3", "run", DEMO, *args, "--ids", "1", "--gen", "1").err)]
+    check_equal(said[0], said[1], "the ring in k3 plan and in k3 run")
+    check(said[0].startswith("(disk 0.500 GB/s x ") and "assumed" not in said[0], said[0])
+    start = case.exec("k3", "run", DEMO, *args, "--ids", "1", "--gen", "1").err
+    check(f"MB for {said[0][1:-1]};" in start, f"the start line says another\n{said[0]}\n{start}")
+
+
+def profile_gives_the_rate(case):
+    """What k3-store bench has written is the plan's disk, and sizes the ring of a daemon."""
+    profile = case.path("profile")
+    with open(profile, "w") as f:
+        f.write(f"queue-depth = {DEMO}=8\nchunk = {DEMO}=128K\nrate = {DEMO}=1500000000\n")
+    p, r = plan(case, DEMO, "--profile", profile)
+    check_equal((p["disk"]["bytes_per_second"], p["disk"]["source"]), (1.5e9, "from the profile"), "disk of the plan")
+    d = k3test.Daemon(case, DEMO, "--trunk-gb", "0.004", "--cache-gb", "0", "--tile", "16384", "--profile", profile)
+    check("for disk 1.500 GB/s x " in d.log(), f"the daemon's ring\n{d.log()}")
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
 def measures_the_disk(case):
     p, r = plan(case, DEMO, "--measure")
     check(p["disk"]["source"].startswith("measured") and p["disk"]["bytes_per_second"] > 1e6, f"{p['disk']}")
@@ -122,4 +145,5 @@ def measures_the_disk(case):
 
 
 k3test.main([figures_of_the_released_model, seconds_follow_from_the_rates, ladder_is_monotone, batch_and_clients_multiply,
-             refused_with_both_numbers, is_the_plan_of_a_run, measures_the_disk])
+             refused_with_both_numbers, is_the_plan_of_a_run, ring_is_that_of_a_run,
+             profile_gives_the_rate, measures_the_disk])

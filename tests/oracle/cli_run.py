@@ -127,7 +127,8 @@ def prompts_are_checked(case):
 def options_that_mean_nothing(case):
     s = case.path("nobody")
     for option, value in (("trunk", "f"), ("trunk-gb", "1"), ("cache-gb", "1"), ("preset", "laptop"), ("config", "f"),
-                          ("backend", "threads"), ("direct", "off"), ("chunk", "1M"), ("tile", "1M"), ("queue-depth", "4")):
+                          ("backend", "threads"), ("direct", "off"), ("chunk", "1M"), ("tile", "1M"), ("queue-depth", "4"),
+                          ("lock", "no"), ("disk-rate", "1"), ("memory-rate", "10")):
         refused(case, ["run", "--socket", s, "--ids", "1", f"--{option}", value], f"--{option}", "--socket")
     refused(case, ["run", DEMO, "--socket", s, "--ids", "1"], "--socket")
     refused(case, ["run", "--socket", s, "--ids", "1", "--profile", "f"], "--profile", "--socket")

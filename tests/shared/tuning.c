@@ -19,6 +19,21 @@ static int add(const char *depth, const char *chunk, bool is_profile)
 	return tuning_add(&tuning, &depths, &chunks, is_profile, &err);
 }
 
+/* text with DIR replaced, as the file at path. */
+static void write_text(const char *path, const char *text, const char *dir)
+{
+	FILE *f = fopen(path, "w");
+	const char *at;
+
+	CHECK(f);
+	while ((at = strstr(text, "DIR"))) {
+		(void)fprintf(f, "%.*s%s", (int)(at - text), text, dir);
+		text = at + 3;
+	}
+	(void)fprintf(f, "%s", text);
+	CHECK(fclose(f) == 0);
+}
+
 static void values(void)
 {
 	CHECK_EQ(add("7", "1M", false), 0);
@@ -72,10 +87,39 @@ static void refusals(void)
 	tuning_deinit(&tuning);
 }
 
+/* A profile says what each device delivers; devices that hold files are added up once each. */
+static void rates(void)
+{
+	char path[4096], here[4200];
+	char proc[] = "/proc/self/status", *files[] = { here, here, proc };
+
+	(void)snprintf(here, sizeof(here), "%s/x", test_tmpdir());
+	(void)snprintf(path, sizeof(path), "%s/profile", test_tmpdir());
+	write_text(here, "", "");
+	write_text(path, "# a comment\nqueue-depth = /=9\nchunk = /=8K\nrate = DIR=2000\n", here);
+	CHECK_EQ(tuning_read_profile(&tuning, path, &err), 0);
+	CHECK_EQ(tuning.rows[0].depth, 9);
+	CHECK(tuning_rate(&tuning, files, 2) == 2000);
+	CHECK(tuning_rate(&tuning, files, 3) == 0); /* /proc has none */
+	tuning_deinit(&tuning);
+	write_text(path, "rate = DIR=2000\nrate = /proc=500\n", here);
+	CHECK_EQ(tuning_read_profile(&tuning, path, &err), 0);
+	CHECK(tuning_rate(&tuning, files, 3) == 2500);
+	tuning_deinit(&tuning);
+	write_text(path, "rate = 5\n", here);
+	CHECK(tuning_read_profile(&tuning, path, &err) < 0);
+	CHECK(strstr(err.text, "PATH=BYTES"));
+	tuning_deinit(&tuning);
+	CHECK_EQ(tuning_read_profile(&tuning, NULL, &err), 0);
+	CHECK(tuning_rate(&tuning, files, 2) == 0);
+	tuning_deinit(&tuning);
+}
+
 static const struct test_case cases[] = {
 	{ "values", values },
 	{ "order", order },
 	{ "refusals", refusals },
+	{ "rates", rates },
 };
 
 TEST_MAIN(cases)
