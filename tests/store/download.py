@@ -6,8 +6,10 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -136,6 +138,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def fault_garbage(self, name, body, start, _):
         self.wfile.write(b"\0\1\2 this is no answer\r\n\r\n")
 
+    def fault_broken_record(self, name, body, start, _):
+        self.half(body, start)
+        os.write(self.connection.fileno(), b"no record of TLS" * 8)
+
     def fault_redirect(self, name, body, start, _):
         self.simple(302, Location=f"{self.server.other.url}/elsewhere/{name}")
 
@@ -143,11 +149,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, files):
+    def __init__(self, files, tls=None):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files, self.faults, self.log = files, {}, []
         self.lock, self.over = threading.Lock(), threading.Event()
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.server_port}"
+        if tls:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, *_):
@@ -162,13 +170,13 @@ class Server(http.server.ThreadingHTTPServer):
 class Download:
     """A server, a manifest, and a directory to fetch into."""
 
-    def __init__(self, case, n=6, size=200_000, seed=1):
+    def __init__(self, case, n=6, size=200_000, seed=1, tls=None):
         rng = random.Random(seed)
         self.case = case
         self.files = {f"model-{i:05}-of-{n:06}.safetensors": rng.randbytes(size + 997 * i) for i in range(1, n + 1)}
         self.files["config.json"] = b"{}"
         folder = case.subdir("download")
-        self.server, self.manifest, self.out = Server(self.files), f"{folder}/manifest.tsv", f"{folder}/out"
+        self.server, self.manifest, self.out = Server(self.files, tls), f"{folder}/manifest.tsv", f"{folder}/out"
         self.server.other = Server(self.files)
         self.write_manifest(self.files)
 
@@ -273,6 +281,27 @@ def resumed(case):
         check_equal(starts[0], 0, "the first request")
         check(starts == sorted(starts) and len(starts) == 4 and starts[1] == size // 2, f"where requests began: {starts}")
         d.check_files()
+
+
+def encrypted(case):
+    """What breaks inside of TLS is the connection's fault and not the disk's: asked for again. A certificate that
+    nobody vouches for is refused, with that reason."""
+    pem = case.path("server.pem")
+    if not shutil.which("openssl") or subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+             "/CN=k3test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", pem + ".key", "-out", pem],
+            capture_output=True).returncode:
+        raise k3test.Skip("openssl makes no certificate here")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pem, pem + ".key")
+    with Download(case, n=2, size=400_000, tls=tls) as d:
+        d.server.faults = {shard(1, 2): ["broken_record"], shard(2, 2): ["truncated"]}
+        err = d.run(env={"SSL_CERT_FILE": pem})
+        check(shard(1, 2) in err and shard(2, 2) in err, f"nothing is said of the broken connections\n{err}")
+        d.check_files()
+        os.unlink(os.path.join(d.out, shard(1, 2)))
+        err = d.run("--retries", "1", expect=1)
+        check(re.search(rf"{shard(1, 2)}: FAILED: .*certificate", err), f"a certificate of nobody\n{err}")
 
 
 def stopped(case):
@@ -382,4 +411,4 @@ def released_manifest(case):
 
 
 if __name__ == "__main__":
-    k3test.main([plain, faults, resumed, stopped, hopeless, space, subsets, refusals, released_manifest])
+    k3test.main([plain, faults, resumed, encrypted, stopped, hopeless, space, subsets, refusals, released_manifest])
