@@ -242,7 +242,8 @@ def plain(case):
             f.write(b"wrong")
         d.run()
         check_equal(d.fetched(), [], "requests without --check")
-        d.run("--check")
+        err = d.run("--check")
+        check("7 files are there, 0.001 GB: compared" in err, f"what --check is at\n{err}")
         check_equal(d.fetched(), [shard(4)], "requests with --check")
         d.check_files()
 
