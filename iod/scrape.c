@@ -69,23 +69,13 @@ static bool is_our_get(const char *request)
 	       strncmp(request, "GET /metrics?", 13) == 0;
 }
 
-static int make_answer(struct visit *v)
+static int make_answer(struct visit *v, const char *status, const char *body, size_t size)
 {
-	bool is_good = is_our_get(v->request);
-	size_t size = 0;
-	CLEANUP(freep)
-	char *body = is_good ? iod_view_exposition(v->scrape->daemon, &size)
-			     : strdup("GET /metrics is all there is\n");
-	int n;
+	int n = asprintf(&v->answer,
+			 "HTTP/1.0 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+			 "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+			 status, size, body);
 
-	if (!body)
-		return -ENOMEM;
-	if (!is_good)
-		size = strlen(body);
-	n = asprintf(&v->answer,
-		     "HTTP/1.0 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-		     "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
-		     is_good ? "200 OK" : "404 Not Found", size, body);
 	if (n < 0) {
 		v->answer = NULL;
 		return -ENOMEM;
@@ -94,11 +84,29 @@ static int make_answer(struct visit *v)
 	return sd_event_source_set_io_events(v->io, EPOLLOUT);
 }
 
+static int refuse(struct visit *v, const char *status, const char *why)
+{
+	return make_answer(v, status, why, strlen(why));
+}
+
+/* The request is complete. */
+static int answer(struct visit *v)
+{
+	CLEANUP(freep) char *body = NULL;
+	size_t size = 0;
+
+	if (!is_our_get(v->request))
+		return refuse(v, "404 Not Found", "GET /metrics is all there is\n");
+	body = iod_view_exposition(v->scrape->daemon, &size);
+	return body ? make_answer(v, "200 OK", body, size) : -ENOMEM;
+}
+
 /* > 0 the visit goes on. */
 static int read_request(struct visit *v)
 {
 	size_t room = sizeof(v->request) - 1 - v->n_request;
 	ssize_t n = recv(v->fd, v->request + v->n_request, room, MSG_DONTWAIT);
+	int r;
 
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 1 : -errno;
@@ -106,9 +114,14 @@ static int read_request(struct visit *v)
 		return 0;
 	v->n_request += (size_t)n;
 	v->request[v->n_request] = '\0';
-	if (!strstr(v->request, "\r\n\r\n") && !strstr(v->request, "\n\n"))
-		return v->n_request < sizeof(v->request) - 1;
-	return make_answer(v) < 0 ? -ENOMEM : 1;
+	if (strstr(v->request, "\r\n\r\n") || strstr(v->request, "\n\n"))
+		r = answer(v);
+	else if (v->n_request < sizeof(v->request) - 1)
+		return 1;
+	else
+		r = refuse(v, "431 Request Header Fields Too Large",
+			   "a request has less than 4096 bytes\n");
+	return r < 0 ? r : 1;
 }
 
 static int write_answer(struct visit *v)
@@ -121,20 +134,32 @@ static int write_answer(struct visit *v)
 	v->n_sent += (size_t)n;
 	if (v->n_sent < v->answer_size)
 		return 1;
-	/* the end is a shutdown: closing with bytes of the visitor unread would look like a reset
-	 */
 	(void)shutdown(v->fd, SHUT_WR);
-	return 0;
+	return sd_event_source_set_io_events(v->io, EPOLLIN) < 0 ? -ENOMEM : 1;
+}
+
+/* All is said: what the visitor still sends is taken until it goes. Closing over it would look like
+ * a reset, and the answer could be lost. */
+static int drain(struct visit *v)
+{
+	ssize_t n = recv(v->fd, v->request, sizeof(v->request), MSG_DONTWAIT);
+
+	return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)) ? 1 : 0;
 }
 
 static int on_visit(sd_event_source *source, int fd, uint32_t revents, void *data)
 {
 	struct visit *v = data;
+	int r;
 
 	(void)source;
 	(void)fd;
 	(void)revents;
-	if ((v->answer ? write_answer(v) : read_request(v)) <= 0)
+	if (!v->answer)
+		r = read_request(v);
+	else
+		r = v->n_sent < v->answer_size ? write_answer(v) : drain(v);
+	if (r <= 0)
 		end_visit(v);
 	return 0;
 }

@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import k3test
@@ -115,6 +116,10 @@ def visitors(case):
     d = Daemon(case, DEMO, "--metrics", path)
     check_equal(scrape(path, b"GET /elsewhere HTTP/1.0\r\n\r\n")[0], "HTTP/1.0 404 Not Found", "another page")
     check_equal(scrape(path, b"POST /metrics HTTP/1.0\r\n\r\n")[0], "HTTP/1.0 404 Not Found", "another method")
+    # more than the request itself, or a request that is too long: an answer, and no reset (scrape reads to the end)
+    check_equal(scrape(path, b"GET /metrics HTTP/1.1\r\n\r\n" + b"x" * 6000)[0], "HTTP/1.0 200 OK", "bytes behind a request")
+    check_equal(scrape(path, b"GET /metrics HTTP/1.1\r\nCookie: " + b"x" * 6000 + b"\r\n\r\n")[0],
+                "HTTP/1.0 431 Request Header Fields Too Large", "a request of 6 KB")
     silent = [socket.socket(socket.AF_UNIX) for _ in range(20)]
     for s in silent:
         s.connect(path)
@@ -148,8 +153,10 @@ def no_descriptors(case):
     path = case.path("metrics")
     d = Daemon(case, DEMO, "--trunk-gb", "0", "--cache-gb", "0", "--metrics", path)
     soft, hard = resource.prlimit(d.pid, resource.RLIMIT_NOFILE)
-    scrape(path)  # whatever it opened to start is closed again
-    fds = set(map(int, os.listdir(f"/proc/{d.pid}/fd")))
+    fds = set()
+    while (now := set(map(int, os.listdir(f"/proc/{d.pid}/fd")))) != fds:  # and the visit is over
+        fds = now
+        time.sleep(0.5)
     used = min(set(range(len(fds) + 1)) - fds)  # the number that the next one would get
     resource.prlimit(d.pid, resource.RLIMIT_NOFILE, (used, hard))
     with socket.socket(socket.AF_UNIX) as s:
