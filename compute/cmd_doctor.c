@@ -17,7 +17,6 @@
 #include "shared/fd.h"
 #include "shared/log.h"
 
-enum { USUAL_ROWS = 256 };
 /* Below this a trunk file is no gain worth a hint. */
 #define TRUNK_WORTH 1000000000ull
 
@@ -41,7 +40,7 @@ static void plan_run(struct checkup *c)
 		.memory = {
 			.config = &c->config,
 			.n_layers = c->config.n_layers,
-			.n_rows = (uint32_t)(context < USUAL_ROWS ? context : USUAL_ROWS),
+			.n_rows = (uint32_t)(context < K3_USUAL_ROWS ? context : K3_USUAL_ROWS),
 			.n_positions = (uint32_t)context,
 			.n_logits = 1,
 			.has_daemon = true,

@@ -17,7 +17,6 @@
 #include "shared/log.h"
 #include "shared/memlock.h"
 
-enum { USUAL_ROWS = 256 };
 static int check(const struct k3_command_line *line, const struct config *c, struct err *err)
 {
 	const struct k3_options *o = &line->options;
@@ -46,7 +45,7 @@ static int make(const struct k3_command_line *line, const struct config *c,
 	struct option_list tok = { .items = { o->tok }, .n = 1 };
 	CLEANUP(k3_tokenizer_freep) struct k3_tokenizer *t = NULL;
 	uint64_t context = o->context ? o->context : K3_PLAN_CONTEXT;
-	uint64_t most = o->prefill_rows ? o->prefill_rows : USUAL_ROWS;
+	uint64_t most = o->prefill_rows ? o->prefill_rows : K3_USUAL_ROWS;
 	struct k3_plan_want want = {
 		.memory = {
 			.config = c,

@@ -34,7 +34,7 @@
 #include "shared/slab.h"
 #include "shared/timeline.h"
 
-enum { USUAL_ROWS = 256, USUAL_SEQUENCES = 8 };
+enum { USUAL_SEQUENCES = 8 };
 enum { RESTARTS_MAX = 3 }; /* of a private daemon that is killed again and again */
 
 /* Everything a run owns, in the order in which it is made. */
@@ -144,7 +144,7 @@ static uint64_t rows_of_a_step(const struct run *r)
 static int plan_memory(struct run *r, struct err *err)
 {
 	const struct k3_options *o = r->o;
-	uint64_t most = o->prefill_rows ? o->prefill_rows : USUAL_ROWS;
+	uint64_t most = o->prefill_rows ? o->prefill_rows : K3_USUAL_ROWS;
 	uint64_t sequences = o->batch_max ? o->batch_max : USUAL_SEQUENCES;
 	struct k3_memplan_want want = {
 		.config = &r->config,

@@ -77,14 +77,15 @@ static void show(const struct k3_options *o, const json_t *now, const json_t *be
 /* "--watch" alone, or with the seconds as a word behind it. */
 static int find_seconds(const struct k3_command_line *line, unsigned *ret, struct err *err)
 {
+	unsigned long n;
 	char *end;
 
 	*ret = DEFAULT_SECONDS;
 	if (line->words.n == 0)
 		return 0;
-	*ret = (unsigned)strtoul(line->words.items[0], &end, 10);
-	if (!line->options.watch || line->words.n > 1 || *end != '\0' || *ret < 1 ||
-	    *ret > MAX_SECONDS)
+	n = strtoul(line->words.items[0], &end, 10);
+	*ret = (unsigned)n;
+	if (!line->options.watch || line->words.n > 1 || *end != '\0' || n < 1 || n > MAX_SECONDS)
 		return err_set(err, ERR_USAGE,
 			       "k3 stats takes --socket PATH, --json and --watch, and behind "
 			       "--watch 1 to %d seconds",

@@ -37,6 +37,9 @@ enum k3_memplan_item {
 		K3_MEMPLAN_N_
 };
 
+/* Rows of a step at most, where the user does not say. */
+enum { K3_USUAL_ROWS = 256 };
+
 struct k3_memplan_want {
 	const struct config *config; /* borrowed */
 	uint32_t n_layers;

@@ -139,12 +139,16 @@ int k3_trace_new(struct k3_trace **ret, const char *dir, const struct config *co
 	CLEANUP(k3_trace_freep) struct k3_trace *t = calloc(1, sizeof(*t));
 	int r;
 
-	if (!t || asprintf(&t->path, "%s/trace.f32", dir) < 0)
+	if (!t)
 		return err_set(err, ERR_NO_MEMORY, "no memory for the trace");
+	t->fd = -1;
+	if (asprintf(&t->path, "%s/trace.f32", dir) < 0) {
+		t->path = NULL;
+		return err_set(err, ERR_NO_MEMORY, "no memory for the trace");
+	}
 	t->config = config;
 	t->n_layers = n_layers;
 	t->n_positions = n_positions;
-	t->fd = -1;
 	if (mkdir(dir, 0777) < 0 && errno != EEXIST)
 		return err_set(err, ERR_IO, "cannot make the directory %s: %s", dir,
 			       strerror(errno));

@@ -35,8 +35,9 @@ static bool is_journal_stream(int fd)
 	       st.st_dev == device && st.st_ino == inode;
 }
 
-/* The journal's own protocol is NAME=value, a field a line; values here hold no line's end. A line
- * for which there is no room is lost, unless it is an error: the loop does not wait. */
+/* The journal's own protocol is NAME=value, a field a line; values here hold no line's end (log.c
+ * sees to the text, proto/check.c to the client's name). A line for which there is no room is lost,
+ * unless it is an error: the loop does not wait. */
 static int send_to_journal(enum log_level level, const char *text, const char *const *fields)
 {
 	char packet[4096];
@@ -63,14 +64,6 @@ void iod_journal_open(void)
 		log_set_sink(send_to_journal);
 }
 
-/* A name comes from the peer: what is not printable would end the field. */
-static void replace_controls(char *text)
-{
-	for (; *text; text++)
-		if ((unsigned char)*text < ' ' || *text == 127)
-			*text = '?';
-}
-
 void iod_event_log(enum log_level level, enum iod_event event, const struct iod_client *c,
 		   const char *fmt, ...)
 {
@@ -86,7 +79,6 @@ void iod_event_log(enum log_level level, enum iod_event event, const struct iod_
 		(void)snprintf(buf[1], sizeof(buf[1]), "K3_CLIENT_NAME=%.32s", c->name);
 		(void)snprintf(buf[2], sizeof(buf[2]), "K3_CLIENT_PID=%" PRIu32, c->pid);
 		(void)snprintf(buf[3], sizeof(buf[3]), "K3_CLIENT_UID=%" PRIu32, c->uid);
-		replace_controls(buf[1]);
 		for (size_t i = 0; i < MAX_FIELDS - 1; i++)
 			fields[i + 1] = buf[i];
 	}

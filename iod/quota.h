@@ -19,7 +19,7 @@ enum {
 	IOD_QUOTA_CONNECTIONS = 128,   /* those that have not said HELLO included */
 	IOD_QUOTA_TILES = 32,          /* tile leases of one client */
 	IOD_QUOTA_EXPERTS = 256,       /* expert leases and waits of one client */
-	IOD_QUOTA_HINTS = 256,         /* hinted experts remembered for one client */
+	IOD_QUOTA_HINTS = 128,         /* hinted experts remembered for one client */
 	IOD_QUOTA_ROW_REQUESTS = 4,    /* ROWS under way for one client */
 	IOD_QUOTA_OUT_MESSAGES = 1024, /* not yet taken by the client: then it is dropped */
 	IOD_QUOTA_OUT_PAUSE = 64,      /* from here on nothing that can wait is queued */

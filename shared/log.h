@@ -10,7 +10,6 @@
 enum log_level {
 	LOG_LEVEL_ERROR = 3,
 	LOG_LEVEL_WARNING = 4,
-	LOG_LEVEL_NOTICE = 5,
 	LOG_LEVEL_INFO = 6,
 	LOG_LEVEL_DEBUG = 7
 };
@@ -29,6 +28,5 @@ void log_set_sink(log_sink_fn sink);
 
 #define log_error(...)   log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warning(...) log_line(LOG_LEVEL_WARNING, __VA_ARGS__)
-#define log_notice(...)  log_line(LOG_LEVEL_NOTICE, __VA_ARGS__)
 #define log_info(...)    log_line(LOG_LEVEL_INFO, __VA_ARGS__)
 #define log_debug(...)   log_line(LOG_LEVEL_DEBUG, __VA_ARGS__)

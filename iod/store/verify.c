@@ -149,7 +149,6 @@ static void open_sums(struct verify *v)
 				 "--write makes them");
 	else if (sums_load(v->s, path, &v->sums, &e) < 0)
 		found(v, &e);
-	v->ret->has_sums = v->sums != NULL;
 	len = path ? asprintf(&v->journal_path, "%s.verify", path)
 		   : asprintf(&v->journal_path, "%s/k3.sums.verify", w->model_dirs[0]);
 	if (len < 0)

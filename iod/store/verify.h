@@ -34,7 +34,6 @@ struct iod_verify_result {
 	uint64_t n_faults;
 	uint64_t checked_bytes; /* deep: read and compared with a checksum of any kind */
 	uint64_t unchecked_bytes;
-	bool has_sums;
 };
 
 /* 0 when the work could be done: faults are in *ret. Errors: usage, config, memory. */

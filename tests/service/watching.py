@@ -217,7 +217,7 @@ def view(case):
     check_equal(p.poll(), None, "k3 stats --watch, when the daemon has started again")
     p.kill()
     p.stdout.close()
-    for args in (["--watch", "0"], ["--watch", "x"], ["3"]):
+    for args in (["--watch", "0"], ["--watch", "x"], ["--watch", str(2**32 + 2)], ["3"]):
         check_equal(case.exec("k3", "stats", "--socket", d.socket, *args).rc, 2, f"exit code with {args}")
     check_equal(d.stop(), 0, "exit code")
 
