@@ -8,12 +8,6 @@
 #include "compute/kernel/exact_math.h"
 #include "compute/kernel/variants.h"
 
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 enum {
 	BLOCK = 64, /* elements of a local block */
 	COLS = 4,   /* vectors of columns summed together */

@@ -44,69 +44,83 @@ SIMD_FN simd mx_scales(const struct mx *w, size_t r, size_t i, size_t h, const b
 	return simd_mx_scale(s, h, whole ? 4 : (w->n_cols - i) / KERN_MX_GROUP);
 }
 
+/* Number k of the lanes: from codes that lie whole, or with what may be read behind them. */
+SIMD_FN simd mx_value(const simd_codes *q, const int k, const bool is_near)
+{
+	return is_near ? simd_near_value(*q, k) : simd_mx_value(*q, k);
+}
+
 /*
- * Half h of one line at element i: R rows of weights x M rows of x (x at element i). scales: of the
- * turn whose line j this is; NULL outside a turn.
+ * Half h of one line at element i: G rows of weights x M rows of x (x at element i). scales: of the
+ * turn whose line j this is; NULL outside a turn. Each vector of x is loaded once for the G rows,
+ * codes once for the numbers that share them.
  */
 SIMD_FN void mx_line(const struct mx *w, size_t i, const struct x_rows *x,
-		     simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M, const size_t R,
-		     const bool whole, const simd_scales *scales, size_t j)
+		     simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M, const size_t first,
+		     const size_t G, const bool whole, const simd_scales *scales, size_t j)
 {
+	const size_t row = w->n_cols / 2;
+	const uint8_t *p = w->packed + first * row + i / 2 + h * SIMD_LEN * 4;
+	simd_codes q[BLOCK_ROWS];
+	simd t[BLOCK_X][BLOCK_ROWS], v[BLOCK_ROWS];
+
 	UNROLL
-	for (size_t r = 0; r < R; r++) {
-		const uint8_t *p = w->packed + r * (w->n_cols / 2) + i / 2 + h * SIMD_LEN * 4;
-		simd_near near;
-		simd_codes q;
-		simd t[BLOCK_X], scale;
-
-		if (scales)
-			near = simd_load_near(p);
-		else
-			q = mx_codes(w, r, i, h, whole);
+	for (int k = 0; k < MX_PER_LANE; k++) {
 		UNROLL
-		for (int k = 0; k < MX_PER_LANE; k++) {
-			simd v = scales ? simd_near_value(near, k) : simd_mx_value(q, k);
-
-			UNROLL
-			for (size_t m = 0; m < M; m++) {
-				simd xm = load_x(x, m, (size_t)k * KERN_LANES + h * SIMD_LEN);
-
-				t[m] = k ? simd_fma(v, xm, t[m]) : simd_mul(v, xm);
-			}
+		for (size_t r = 0; r < G; r++) {
+			if (scales && k % SIMD_NEAR == 0)
+				q[r] = simd_load_near(p + r * row, k);
+			else if (k == 0)
+				q[r] = mx_codes(w, first + r, i, h, whole);
+			v[r] = mx_value(&q[r], k, scales);
 		}
-		scale = scales ? simd_scale_of(scales[r], j, h) : mx_scales(w, r, i, h, whole);
+		UNROLL
+		for (size_t m = 0; m < M; m++) {
+			const float *at = x_at(x, m, (size_t)k * KERN_LANES + h * SIMD_LEN);
+			simd xm = simd_load(at);
+
+			if (G > 1)
+				xm = simd_keep(xm);
+			UNROLL
+			for (size_t r = 0; r < G; r++)
+				t[m][r] = k ? simd_fma(v[r], xm, t[m][r]) : simd_mul(v[r], xm);
+		}
+	}
+	UNROLL
+	for (size_t r = 0; r < G; r++) {
+		simd scale = scales ? simd_scale_of(scales[first + r], j, h)
+				    : mx_scales(w, first + r, i, h, whole);
+
 		UNROLL
 		for (size_t m = 0; m < M; m++)
-			a[m][r] = simd_fma(t[m], scale, a[m][r]);
+			a[m][first + r] = simd_fma(t[m][r], scale, a[m][first + r]);
 	}
 }
 
-/* Half h of a line of a turn, one row of x: each vector of it is loaded once for R rows. */
-SIMD_FN void mx_line_one_x(const struct mx *w, size_t i, const struct x_rows *x,
-			   simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t R,
-			   const simd_scales *scales, size_t j)
+/* Rows of weights whose lines are worked on together: as many as leave registers for their sums. */
+SIMD_FN size_t mx_group(size_t M)
 {
-	const uint8_t *p = w->packed + i / 2 + h * SIMD_LEN * 4;
-	simd_near near[BLOCK_ROWS];
-	simd t[BLOCK_ROWS];
+	return M <= MX_X_BY_4 ? 4 : M <= MX_X_BY_2 ? 2 : 1;
+}
+
+/* Rows of weights in a block of M rows of x. */
+SIMD_FN size_t mx_block_rows(size_t M)
+{
+	size_t G = mx_group(M);
+
+	return G > 1 ? G : block_rows(M);
+}
+
+/* The same of R rows. */
+SIMD_FN void mx_line_rows(const struct mx *w, size_t i, const struct x_rows *x,
+			  simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M, const size_t R,
+			  const bool whole, const simd_scales *scales, size_t j)
+{
+	const size_t G = mx_group(M);
 
 	UNROLL
-	for (size_t r = 0; r < R; r++)
-		near[r] = simd_load_near(p + r * (w->n_cols / 2));
-	UNROLL
-	for (int k = 0; k < MX_PER_LANE; k++) {
-		simd xk = simd_keep(load_x(x, 0, (size_t)k * KERN_LANES + h * SIMD_LEN));
-
-		UNROLL
-		for (size_t r = 0; r < R; r++) {
-			simd v = simd_near_value(near[r], k);
-
-			t[r] = k ? simd_fma(v, xk, t[r]) : simd_mul(v, xk);
-		}
-	}
-	UNROLL
-	for (size_t r = 0; r < R; r++)
-		a[0][r] = simd_fma(t[r], simd_scale_of(scales[r], j, h), a[0][r]);
+	for (size_t r = 0; r < R; r += G)
+		mx_line(w, i, x, a, h, M, r, R - r < G ? R - r : G, whole, scales, j);
 }
 
 /* Half h of elements [i, i1), R rows of weights x M rows of x (x at element i). */
@@ -128,19 +142,16 @@ SIMD_FN void mx_lines(const struct mx *w, size_t i, size_t i1, struct x_rows x,
 			/* The same line of the next rows: what is read once comes from memory. */
 			for (size_t r = 0; M == 1 && h == 0 && r < R; r++)
 				__builtin_prefetch(w->packed + (R + r) * row + i / 2);
-			if (M == 1 && R > 1)
-				mx_line_one_x(w, i, &x, a, h, R, scales, j);
-			else
-				mx_line(w, i, &x, a, h, M, R, true, scales, j);
+			mx_line_rows(w, i, &x, a, h, M, R, true, scales, j);
 			x.at += line * sizeof(float);
 		}
 	}
 	for (; i + line <= i1; i += line) {
-		mx_line(w, i, &x, a, h, M, R, true, NULL, 0);
+		mx_line_rows(w, i, &x, a, h, M, R, true, NULL, 0);
 		x.at += line * sizeof(float);
 	}
 	if (i < i1)
-		mx_line(w, i, &x, a, h, M, R, false, NULL, 0);
+		mx_line_rows(w, i, &x, a, h, M, R, false, NULL, 0);
 }
 
 /* Elements [i0, i1) of R rows of weights and M rows of x, added to the lanes. */
@@ -156,28 +167,28 @@ SIMD_FN void mx_block(const struct mx *w, const float *x, size_t x_stride, float
 		for (size_t m = 0; m < M; m++)
 			UNROLL
 		for (size_t r = 0; r < R; r++)
-			a[m][r] = i0 ? simd_load(t + (m * PANEL + r) * KERN_LANES) : simd_zero();
+			a[m][r] = i0 ? simd_load(t + (r * M + m) * KERN_LANES) : simd_zero();
 		mx_lines(w, i0, i1, x_rows_at(x + i0, x_stride, M), a, h, M, R);
 		UNROLL
 		for (size_t m = 0; m < M; m++)
 			UNROLL
 		for (size_t r = 0; r < R; r++)
-			simd_store(t + (m * PANEL + r) * KERN_LANES, a[m][r]);
+			simd_store(t + (r * M + m) * KERN_LANES, a[m][r]);
 	}
 }
 
 SIMD_FN void mx_block_any(const struct mx *w, const float *x, size_t x_stride, float *lanes,
 			  size_t i0, size_t i1, size_t M, size_t R)
 {
-#define BLOCK_OF(m)                                                                        \
-	if (R == block_rows(m)) {                                                          \
-		mx_block(w, x, x_stride, lanes, i0, i1, m, block_rows(m));                 \
-	} else {                                                                           \
-		for (size_t r = 0; r < R; r++) {                                           \
-			struct mx row = mx_rows_from(*w, r);                               \
-                                                                                           \
-			mx_block(&row, x, x_stride, lanes + r * KERN_LANES, i0, i1, m, 1); \
-		}                                                                          \
+#define BLOCK_OF(m)                                                                            \
+	if (R == mx_block_rows(m)) {                                                           \
+		mx_block(w, x, x_stride, lanes, i0, i1, m, mx_block_rows(m));                  \
+	} else {                                                                               \
+		for (size_t r = 0; r < R; r++) {                                               \
+			struct mx row = mx_rows_from(*w, r);                                   \
+                                                                                               \
+			mx_block(&row, x, x_stride, lanes + r * (m)*KERN_LANES, i0, i1, m, 1); \
+		}                                                                              \
 	}
 	switch (M) {
 		FOR_CONSTANT_M(BLOCK_OF)
@@ -189,8 +200,7 @@ SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t
 		      size_t n_x, float *y, size_t y_stride)
 {
 	float lanes[X_PANEL * PANEL * KERN_LANES] __attribute__((aligned(64)));
-	/* One block of x: its rows stay in the first-level cache, the accumulators in registers. */
-	size_t k_block = n_x <= BLOCK_X_FULL ? w->n_cols : MX_K_BLOCK;
+	size_t k_block = n_x <= MX_X_WHOLE ? w->n_cols : MX_K_BLOCK;
 	size_t i0 = 0;
 
 	do {
@@ -200,12 +210,12 @@ SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t
 			size_t step;
 
 			M = next_x(n_x - m);
-			step = block_rows(M);
+			step = mx_block_rows(M);
 			for (size_t r = 0; r < n_rows; r += step) {
 				struct mx rows = mx_rows_from(*w, r);
 
 				mx_block_any(&rows, xp + m * x_stride, x_stride,
-					     lanes + (m * PANEL + r) * KERN_LANES, i0, i1, M,
+					     lanes_of(lanes, m, M, r), i0, i1, M,
 					     n_rows - r < step ? n_rows - r : step);
 			}
 		}

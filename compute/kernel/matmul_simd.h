@@ -12,15 +12,10 @@
  */
 #include "compute/kernel/variants.h"
 
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 enum {
+	AHEAD = 8,    /* lines between what is read and what is fetched */
 	PANEL = 48,   /* outputs; a multiple of every BLOCK_ROWS */
-	X_PANEL = 64, /* rows of x */
+	X_PANEL = 32, /* rows of x */
 };
 
 SIMD_FN size_t element_size(const enum kern_format f)
@@ -156,8 +151,8 @@ SIMD_FN struct x_rows x_rows_at(const float *x, size_t x_stride, const size_t M)
 	return rows;
 }
 
-/* The vector at element i of row m from where the rows stand. */
-SIMD_FN simd load_x(const struct x_rows *x, const size_t m, size_t i)
+/* Element i of row m from where the rows stand. */
+SIMD_FN const float *x_at(const struct x_rows *x, const size_t m, size_t i)
 {
 	const char *p = x->at + i * sizeof(float);
 
@@ -180,7 +175,7 @@ SIMD_FN simd load_x(const struct x_rows *x, const size_t m, size_t i)
 		p += x->seven;
 		break;
 	}
-	return simd_load((const float *)(const void *)p);
+	return (const float *)(const void *)p;
 }
 
 /* Number k of the lanes of half h of one line: R rows of weights x M rows of x. */
@@ -195,7 +190,7 @@ SIMD_FN void part_block(const enum kern_format f, const char *w, size_t row_size
 		v[r] = load_weights(f, w + r * row_size, h, k);
 	UNROLL
 	for (size_t m = 0; m < M; m++) {
-		simd xm = simd_keep(load_x(x, m, k * KERN_LANES + h * SIMD_LEN));
+		simd xm = simd_keep(simd_load(x_at(x, m, k * KERN_LANES + h * SIMD_LEN)));
 
 		UNROLL
 		for (size_t r = 0; r < R; r++)
@@ -209,13 +204,13 @@ SIMD_FN void part_block(const enum kern_format f, const char *w, size_t row_size
  * the registers.
  */
 SIMD_FN void line_block(const enum kern_format f, const char *w, size_t row_size,
-			const struct x_rows *x, simd a[BLOCK_X][BLOCK_ROWS], size_t h,
+			const struct x_rows *x, simd a[BLOCK_X][BLOCK_ROWS], size_t h, size_t ahead,
 			const size_t M, const size_t R)
 {
 	UNROLL
-	for (size_t r = 0; r < R; r++) { /* the same line of the next block's rows */
+	for (size_t r = 0; r < R; r++) {
 		if (h == 0)
-			__builtin_prefetch(w + (R + r) * row_size);
+			__builtin_prefetch(w + r * row_size + ahead);
 	}
 	part_block(f, w, row_size, x, a, h, 0, M, R);
 	if (per_lane(f) == 1)
@@ -248,7 +243,11 @@ SIMD_FN void block(const enum kern_format f, const char *w, size_t n_cols, const
 			const char *wi = run->w;
 
 			for (size_t n = run->n_lines; n > 0; n--) {
-				line_block(f, wi, run->row_size, &xi, a, h, M, R);
+				size_t ahead = AHEAD * LINE_SIZE;
+
+				if (n <= AHEAD) /* the first lines of the next rows */
+					ahead += R * run->row_size - run->n_lines * LINE_SIZE;
+				line_block(f, wi, run->row_size, &xi, a, h, ahead, M, R);
 				wi += LINE_SIZE;
 				xi.at += line * sizeof(*x);
 			}
@@ -257,7 +256,7 @@ SIMD_FN void block(const enum kern_format f, const char *w, size_t n_cols, const
 		for (size_t m = 0; m < M; m++)
 			UNROLL
 		for (size_t r = 0; r < R; r++) {
-			float *t = lanes + (m * PANEL + r) * KERN_LANES + h * SIMD_LEN;
+			float *t = lanes + (r * M + m) * KERN_LANES + h * SIMD_LEN;
 
 			simd_store(t, simd_add(i0 ? simd_load(t) : simd_zero(), a[m][r]));
 		}
@@ -288,27 +287,11 @@ SIMD_FN void block_any(const enum kern_format f, const char *w, size_t n_cols, c
 		block(f, w, n_cols, x, x_stride, lanes, i0, i1, m, block_rows(m)); \
 	else                                                                       \
 		for (size_t r = 0; r < R; r++)                                     \
-		block(f, w + r * row, n_cols, x, x_stride, lanes + r * KERN_LANES, i0, i1, m, 1)
+		block(f, w + r * row, n_cols, x, x_stride, lanes + r * (m)*KERN_LANES, i0, i1, m, 1)
 	switch (M) {
 		FOR_CONSTANT_M(BLOCK_OF)
 	}
 #undef BLOCK_OF
-}
-
-/* Finished lanes of n_rows outputs x n_x rows of x. */
-SIMD_FN void store_panel(const float *lanes, size_t n_rows, size_t n_x, float *y, size_t y_stride)
-{
-	for (size_t m = 0; m < n_x; m++) {
-		for (size_t r = 0; r < n_rows; r++) {
-			simd v[SIMD_HALVES];
-
-			UNROLL
-			for (size_t h = 0; h < SIMD_HALVES; h++)
-				v[h] = simd_load(lanes + (m * PANEL + r) * KERN_LANES +
-						 h * SIMD_LEN);
-			y[m * y_stride + r] = simd_tree(v);
-		}
-	}
 }
 
 /* Rows of x in the next block: all in blocks of nearly equal size, none of a single row. */
@@ -317,6 +300,42 @@ SIMD_FN size_t next_x(size_t left)
 	size_t n_blocks = (left + BLOCK_X - 1) / BLOCK_X;
 
 	return (left + n_blocks - 1) / n_blocks;
+}
+
+/* Where the lanes of an output wait: those of a block of M rows of x from row m on stand together,
+ * M for each row of weights. */
+SIMD_FN float *lanes_of(float *lanes, size_t m, size_t M, size_t r)
+{
+	return lanes + (m * PANEL + r * M) * KERN_LANES;
+}
+
+SIMD_FN float one_tree(const float *t)
+{
+	simd v[SIMD_HALVES];
+
+	UNROLL
+	for (size_t h = 0; h < SIMD_HALVES; h++)
+		v[h] = simd_load(t + h * SIMD_LEN);
+	return simd_tree(v);
+}
+
+/* Finished lanes of n_rows outputs x n_x rows of x. */
+SIMD_FN void store_panel(float *lanes, size_t n_rows, size_t n_x, float *y, size_t y_stride)
+{
+	for (size_t m = 0, M; m < n_x; m += M) {
+		M = next_x(n_x - m);
+		for (size_t i = 0; i < M; i++) {
+			const float *t = lanes_of(lanes, m, M, 0) + i * KERN_LANES;
+			float *ym = y + (m + i) * y_stride;
+			const size_t stride = M * KERN_LANES;
+			size_t r = 0;
+
+			for (; r + SIMD_TREES <= n_rows; r += SIMD_TREES)
+				simd_trees(t + r * stride, stride, ym + r);
+			for (; r < n_rows; r++)
+				ym[r] = one_tree(t + r * stride);
+		}
+	}
 }
 
 SIMD_FN void panel(const enum kern_format f, const char *w, size_t n_rows, size_t n_cols,
@@ -338,7 +357,7 @@ SIMD_FN void panel(const enum kern_format f, const char *w, size_t n_rows, size_
 			step = block_rows(M);
 			for (size_t r = 0; r < n_rows; r += step)
 				block_any(f, w + r * row, n_cols, xp + m * x_stride, x_stride,
-					  lanes + (m * PANEL + r) * KERN_LANES, i0, i1, M,
+					  lanes_of(lanes, m, M, r), i0, i1, M,
 					  n_rows - r < step ? n_rows - r : step);
 		}
 		i0 = i1;

@@ -7,6 +7,12 @@
 
 #include "compute/kernel/order.h"
 
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #define SIMD_FN       static inline __attribute__((always_inline))
 #define SIMD_NAME(op) kern_##op##_avx2
 
@@ -28,6 +34,9 @@ enum {
 	BLOCK_X_FULL = 3,
 	BLOCK_ROWS_WIDE = 2,
 	BLOCK_X = 6,
+	MX_X_BY_4 = 0, /* rows of x up to which lines of four, of two rows of MXFP4 go together */
+	MX_X_BY_2 = 0,
+	MX_X_WHOLE = 3, /* up to which K is not cut into blocks */
 };
 
 SIMD_FN simd simd_zero(void)
@@ -98,6 +107,20 @@ SIMD_FN float simd_tree(const simd v[SIMD_HALVES])
 
 	c = _mm_add_ps(c, _mm_movehl_ps(c, c));
 	return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* One tree at a time. */
+enum { SIMD_TREES = 1 };
+
+SIMD_FN void simd_trees(const float *t, size_t stride, float *y)
+{
+	simd v[SIMD_HALVES];
+
+	(void)stride;
+	UNROLL
+	for (size_t h = 0; h < SIMD_HALVES; h++)
+		v[h] = simd_load(t + h * SIMD_LEN);
+	*y = simd_tree(v);
 }
 
 /* bf16: 2 * SIMD_LEN elements; the even ones are the low words of the lanes. */
@@ -209,16 +232,16 @@ SIMD_FN simd simd_mx_scale(const uint8_t *s, size_t h, size_t n)
 }
 
 /* Whole lines: nothing is gained from what lies behind them, or from four scales at a time. */
-typedef simd_codes simd_near;
 typedef const uint8_t *simd_scales;
-enum { SIMD_MX_PAST = 0 };
+enum { SIMD_MX_PAST = 0, SIMD_NEAR = 8 };
 
-SIMD_FN simd_near simd_load_near(const uint8_t *p)
+SIMD_FN simd_codes simd_load_near(const uint8_t *p, const int k)
 {
+	(void)k;
 	return simd_load_mx(p);
 }
 
-SIMD_FN simd simd_near_value(simd_near q, const int k)
+SIMD_FN simd simd_near_value(simd_codes q, const int k)
 {
 	return simd_mx_value(q, k);
 }

@@ -8,6 +8,12 @@
 
 #include "compute/kernel/order.h"
 
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #define SIMD_FN       static inline __attribute__((always_inline))
 #define SIMD_NAME(op) kern_##op##_avx512
 
@@ -30,6 +36,10 @@ enum {
 	BLOCK_X_FULL = 4,
 	BLOCK_ROWS_WIDE = 2,
 	BLOCK_X = 8,
+	/* Rows of x up to which lines of four, of two rows of MXFP4 are worked on together. */
+	MX_X_BY_4 = 2,
+	MX_X_BY_2 = 4,
+	MX_X_WHOLE = 2, /* up to which K is not cut into blocks */
 };
 
 SIMD_FN simd simd_zero(void)
@@ -100,6 +110,39 @@ SIMD_FN float simd_tree(const simd v[SIMD_HALVES])
 	return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
+/*
+ * The trees of SIMD_TREES outputs together, whose lanes stand stride floats apart: each step leaves
+ * half as many vectors, so that an output costs 3 operations rather than 8.
+ */
+enum { SIMD_TREES = 16 };
+
+SIMD_FN void simd_trees(const float *t, size_t stride, float *y)
+{
+	simd p[4], q[2];
+
+	UNROLL
+	for (size_t i = 0; i < 4; i++) { /* outputs i, i + 4, i + 8, i + 12: four lanes of each */
+		simd a = simd_load(t + i * stride), b = simd_load(t + (i + 4) * stride);
+		simd c = simd_load(t + (i + 8) * stride), d = simd_load(t + (i + 12) * stride);
+		simd ab = simd_add(_mm512_shuffle_f32x4(a, b, 0x44),
+				   _mm512_shuffle_f32x4(a, b, 0xee));
+		simd cd = simd_add(_mm512_shuffle_f32x4(c, d, 0x44),
+				   _mm512_shuffle_f32x4(c, d, 0xee));
+
+		p[i] = simd_add(_mm512_shuffle_f32x4(ab, cd, 0x88),
+				_mm512_shuffle_f32x4(ab, cd, 0xdd));
+	}
+	UNROLL
+	for (size_t i = 0; i < 2; i++) {
+		__m512d a = _mm512_castps_pd(p[2 * i]), b = _mm512_castps_pd(p[2 * i + 1]);
+
+		q[i] = simd_add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+				_mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+	}
+	simd_store(y, simd_add(_mm512_shuffle_ps(q[0], q[1], 0x88),
+			       _mm512_shuffle_ps(q[0], q[1], 0xdd)));
+}
+
 /* bf16: 2 * SIMD_LEN elements; the even ones are the low words of the lanes. */
 SIMD_FN simd_words simd_load_bf16(const void *p)
 {
@@ -166,21 +209,23 @@ SIMD_FN simd simd_mx_scale(const uint8_t *s, size_t h, size_t n)
 }
 
 /*
- * Codes behind which SIMD_MX_PAST bytes may be read: the even numbers of a lane are then loads from
- * byte k / 2 on, which cross cache lines, but take nothing from the ports of the FMA units, which
- * is where decoding is short.
+ * Codes behind which SIMD_MX_PAST bytes may be read: numbers k and k + 1 (k even) of the lanes are
+ * then in a load from byte k / 2 on, which crosses a cache line, but takes nothing from the ports
+ * of the FMA units, which is where decoding is short.
  */
-typedef const uint8_t *simd_near;
-enum { SIMD_MX_PAST = 3 };
+enum { SIMD_MX_PAST = 3, SIMD_NEAR = 2 };
 
-SIMD_FN simd_near simd_load_near(const uint8_t *p)
+SIMD_FN simd_codes simd_load_near(const uint8_t *p, const int k)
 {
-	return p;
+	simd_codes q = _mm512_loadu_si512(p + k / SIMD_NEAR);
+
+	__asm__("" : "+v"(q)); /* one load for both */
+	return q;
 }
 
-SIMD_FN simd simd_near_value(simd_near p, const int k)
+SIMD_FN simd simd_near_value(simd_codes q, const int k)
 {
-	return simd_mx_value(_mm512_loadu_si512(p + k / 2), k % 2);
+	return simd_mx_value(q, k % SIMD_NEAR);
 }
 
 /* The scales of four lines. */
