@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "iod/store/left_alone.h"
 #include "iod/store/options.h"
 #include "iod/store/pack.h"
 #include "iod/store/progress.h"
@@ -9,6 +10,7 @@
 #include "shared/attr.h"
 #include "shared/fd.h"
 #include "shared/log.h"
+#include "shared/sums.h"
 
 struct packing {
 	struct iod_progress progress;
@@ -55,6 +57,18 @@ static int write_sums(void *data, struct err *err)
 	}
 	want.out = path;
 	return iod_sums_write(&want, &result, err);
+}
+
+static int check_sums(const struct iod_pack_want *want, struct err *err)
+{
+	static const uint64_t magics[] = { SUMS_MAGIC, SUMS_PARTIAL_MAGIC };
+	CLEANUP(freep) char *path = NULL;
+
+	if (asprintf(&path, "%s.sums", want->outs[0]) < 0) {
+		path = NULL;
+		return err_set(err, ERR_NO_MEMORY, "out of memory");
+	}
+	return iod_store_check_replaced(path, magics, N_ELEMENTS(magics), "", "checksums", err);
 }
 
 /* The first word is a model; so is each directory that follows it, and the last word never is. */
@@ -106,7 +120,9 @@ int iod_store_cmd_pack(const struct iod_store_line *line)
 	want.n_outs = (uint32_t)line->words.n - want.n_model_dirs;
 	p.want = &want;
 	iod_progress_init(&p.progress, line->options.quiet);
-	r = iod_pack(&want, &result, &err);
+	r = want.before_rename ? check_sums(&want, &err) : 0;
+	if (r == 0)
+		r = iod_pack(&want, &result, &err);
 	iod_progress_end(&p.progress);
 	if (r < 0) {
 		log_error("%s", err.text);

@@ -1,12 +1,10 @@
 /* k3-store verify: options to iod_verify or iod_sums_write; findings to standard error, the summary
  * to standard output. */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "iod/store/left_alone.h"
 #include "iod/store/options.h"
 #include "iod/store/progress.h"
 #include "iod/store/sums_write.h"
@@ -96,20 +94,10 @@ static int verify(const struct iod_store_line *line)
 /* The name may be a slip that would cost a shard: only checksums are replaced. */
 static int check_replaced(const char *path, struct err *err)
 {
-	CLEANUP(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-	struct stat st;
-	uint64_t magic;
+	static const uint64_t magics[] = { SUMS_MAGIC, SUMS_PARTIAL_MAGIC };
 
-	if (fd < 0 && errno == ENOENT)
-		return 0;
-	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-	    (st.st_size == 0 || (fd_pread_all(fd, &magic, sizeof(magic), 0) == 0 &&
-				 (magic == SUMS_MAGIC || magic == SUMS_PARTIAL_MAGIC))))
-		return 0;
-	return err_set(err, ERR_USAGE,
-		       "--sums %s: another file stands there, and no checksums; it is left alone: "
-		       "give another name, or remove it",
-		       path);
+	return iod_store_check_replaced(path, magics, N_ELEMENTS(magics), "--sums ", "checksums",
+					err);
 }
 
 static int write_sums(const struct iod_store_line *line)
@@ -153,7 +141,7 @@ int iod_store_cmd_verify(const struct iod_store_line *line)
 	const struct iod_store_options *o = &line->options;
 
 	if (line->words.n == 0) {
-		log_error("verify takes a model directory: %s", line->program->usage);
+		log_error("verify takes a model directory; 'k3-store verify --help' says more");
 		return err_exit_code(ERR_USAGE);
 	}
 	if (o->write && (o->deep || o->manifest || o->trunk.n > 0 || o->journal)) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "iod/store/left_alone.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
 
@@ -44,9 +45,10 @@ static bool is_of_model(const struct iod_pack_work *k, const struct source *s,
 	return k->want->config_path && is_path_of(k->want->config_path, "", st);
 }
 
-/* What is at the path is replaced in the end: that must be no file of the model. */
+/* What is at the path is replaced in the end: an earlier trunk file, and no file of the model. */
 static int check_out(const struct iod_pack_work *k, const struct source *s, const char *out)
 {
+	static const uint64_t magic = TRUNK_MAGIC;
 	struct stat st;
 
 	if (*out == '\0')
@@ -60,7 +62,7 @@ static int check_out(const struct iod_pack_work *k, const struct source *s, cons
 			       "%s is a file of the model itself and would be lost; give the trunk "
 			       "file another name",
 			       out);
-	return 0;
+	return iod_store_check_replaced(out, &magic, 1, "", "trunk file", k->err);
 }
 
 int iod_pack_check_outs(const struct iod_pack_work *k, const struct source *s)
@@ -87,6 +89,16 @@ static struct iod_pack_file *find_open(struct iod_pack_work *k, const struct iod
 	return NULL;
 }
 
+/* No file of somebody else's is at the name; 0 is one of ours that was killed in its first moment.
+ */
+static int check_partial(const struct iod_pack_work *k, const char *partial)
+{
+	static const uint64_t magics[] = { PACK_PARTIAL_MAGIC, TRUNK_MAGIC, 0 };
+
+	return iod_store_check_replaced(partial, magics, N_ELEMENTS(magics), "",
+					"trunk file that was begun", k->err);
+}
+
 static int open_partial(struct iod_pack_work *k, struct iod_pack_file *f)
 {
 	struct iod_pack_file *other;
@@ -96,6 +108,8 @@ static int open_partial(struct iod_pack_work *k, struct iod_pack_file *f)
 		f->partial = NULL;
 		return err_set(k->err, ERR_NO_MEMORY, "out of memory");
 	}
+	if (check_partial(k, f->partial) < 0)
+		return -EINVAL;
 	f->fd = open(f->partial, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
 	if (f->fd < 0 && errno == ENOSPC)
 		return iod_pack_fail_write(k, f, -errno);

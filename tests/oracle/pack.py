@@ -175,4 +175,24 @@ def own_files(case):
     check_equal({f: sha(os.path.join(model, f)) for f in os.listdir(model)}, before, "the model's files")
 
 
-k3test.main([round_trip, same_bytes, killed, no_space, gaps, own_files])
+def left_alone(case):
+    """A name given by mistake costs nobody a file: only what packing made is replaced."""
+    model = k3test.oracle("tiny")
+    folder = case.subdir("out")
+    out = os.path.join(folder, "trunk")
+    for end in ("", ".partial", ".sums"):
+        for text in ("x", "a text of mine\n" * 1000):
+            with open(out + end, "w") as f:
+                f.write(text)
+            r = case.exec("k3-store", "pack", model, out)
+            check_equal(r.rc, 2, f"exit code with a file of somebody else's at OUT{end}\n{r}")
+            check(out + end in r.err and "left alone" in r.err, f"the sentence\n{r}")
+            check_equal(open(out + end).read(), text, f"OUT{end}")
+            check_equal(os.listdir(folder), ["trunk" + end], "files in the folder")
+        os.truncate(out + end, 0)  # an empty one is nobody's loss: mktemp makes such
+        pack(case, model, out)
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+
+
+k3test.main([round_trip, same_bytes, killed, no_space, gaps, own_files, left_alone])
