@@ -146,6 +146,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.simple(302, Location=f"{self.server.other.url}/elsewhere/{name}")
 
 
+    def fault_odd_length(self, name, body, start, _):
+        self.send_response(200)
+        self.send_header("Content-Length", "many")
+        self.end_headers()
+
+    def fault_odd_chunks(self, name, body, start, _):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"zz\r\nabc\r\n")
+
+    def fault_odd_redirect(self, name, body, start, text):
+        self.simple(302, Location=text)
+
+
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
@@ -251,7 +266,8 @@ def plain(case):
 # Each at the first request, then at a resumed one: what the second meets after a connection that broke half way.
 FAULTS = ["stall", "silent", "reset", "truncated", "drip", "wrong_bytes", "wrong_content_range", "other_total", "wrong_size",
           "too_much", "page", "no_ranges", "code:500", "code:502", "code:503", "code:408", "code:416", "wait:0", "wait:1",
-          "garbage", "redirect"]
+          "garbage", "redirect", "odd_length", "odd_chunks", "odd_redirect:http://[", "odd_redirect:http://" + "x" * 80 + "/",
+          "wait:\u00b2", "wait:Mon, 01 Jan 0001 00:00:00 -0000"]
 
 
 def faults(case):
@@ -303,6 +319,45 @@ def encrypted(case):
         os.unlink(os.path.join(d.out, shard(1, 2)))
         err = d.run("--retries", "1", expect=1)
         check(re.search(rf"{shard(1, 2)}: FAILED: .*certificate", err), f"a certificate of nobody\n{err}")
+
+
+# What a network does in the middle of a body and that is no ConnectionError: the first three reads of the process.
+NO_ROUTE = """
+import errno, http.client, ssl
+left = [OSError(errno.EHOSTUNREACH, "No route to host"), ssl.SSLError(1, "bad record mac"), OSError(errno.ENETDOWN, "Network is down")]
+good = http.client.HTTPResponse.read1
+def read1(self, n=-1):
+    if left:
+        raise left.pop()
+    return good(self, n)
+http.client.HTTPResponse.read1 = read1
+"""
+
+
+def networks(case):
+    """A route that is lost, or TLS that breaks, is the network's fault and not the disk's: asked again."""
+    with Download(case, n=2) as d:
+        folder = case.subdir("patch")
+        open(os.path.join(folder, "sitecustomize.py"), "w").write(NO_ROUTE)
+        err = d.run(env={"PYTHONPATH": folder})
+        for words in ("No route to host", "bad record mac", "Network is down"):
+            check(words in err, f"nothing is said of {words}\n{err}")
+        d.check_files()
+
+
+def nobody_reads(case):
+    """Standard error closed, or a terminal that has gone: the files come all the same."""
+    for how in ("closed", "broken"):
+        with Download(case, n=2) as d:
+            d.server.faults[shard(1, 2)] = ["reset", "truncated"]
+            r, w = os.pipe()
+            os.close(r)
+            p = subprocess.Popen(d.argv(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=w,
+                                 preexec_fn=(lambda: os.close(2)) if how == "closed" else None)
+            case.processes.append(p)
+            os.close(w)
+            check_equal(p.wait(k3test.TIMEOUT), 0, f"exit code with standard error {how}")
+            d.check_files()
 
 
 def stopped(case):
@@ -380,6 +435,14 @@ def subsets(case):
         d.run("--only", "*3-of*", "--only", "*4-of*")
         check_equal(d.fetched(), [shard(3), shard(4)], "requests of --only")
         d.run("--only", "nothing", expect=2)
+        path = os.path.join(d.out, "model.safetensors.index.json")
+        good = open(path).read()
+        d.write_manifest({n: b for n, b in d.files.items() if n.endswith("safetensors")})
+        for text in ("<html>", "[]", '{"weight_map": 1}'):
+            open(path, "w").write(text)
+            check(path in d.run("--layers", 2, expect=1), "the index is not named")
+        open(path, "w").write(good)
+        d.write_manifest(d.files)
         d.run()
         check_equal(d.fetched(), [shard(6)], "requests for the rest")
 
@@ -412,4 +475,5 @@ def released_manifest(case):
 
 
 if __name__ == "__main__":
-    k3test.main([plain, faults, resumed, encrypted, stopped, hopeless, space, subsets, refusals, released_manifest])
+    k3test.main([plain, faults, resumed, encrypted, networks, nobody_reads, stopped, hopeless, space, subsets, refusals,
+                 released_manifest])
