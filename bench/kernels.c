@@ -23,9 +23,9 @@
 #include <immintrin.h>
 #endif
 
-#include "bench/add_up.h"
 #include "compute/kernel/kernel.h"
 #include "compute/team.h"
+#include "shared/add_up.h"
 
 enum {
 	COLD_SIZE = 512 << 20, /* weights that no cache holds */

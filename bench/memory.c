@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "bench/add_up.h"
+#include "shared/add_up.h"
 
 enum { THREADS_MAX = 256, PASSES = 9 };
 

@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 #include "compute/team.h"
+#include "shared/add_up.h"
 #include "shared/fd.h"
 #include "shared/memlimit.h"
 #include "shared/slab.h"
 
-enum { PASSES = 24, LINE_WORDS = 8, READERS = SLAB_READ_DEPTH };
+enum { PASSES = 24, READERS = SLAB_READ_DEPTH };
 enum { MEMORY_MOST = 128 << 20, MEMORY_LEAST = 16 << 20 };
 #define DISK_MOST (4ull << 30)
 
@@ -30,27 +31,19 @@ static double now_seconds(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-typedef uint64_t line __attribute__((vector_size(64)));
-
 struct memory_run {
-	const line *at;
+	const uint64_t *at;
 	_Atomic uint64_t sum; /* so that the reads are not left out */
 };
 
-static void read_lines(void *data, size_t begin, size_t end, unsigned worker)
+/* Items are turns of ADD_UP_WORDS. */
+static void read_memory(void *data, size_t begin, size_t end, unsigned worker)
 {
 	struct memory_run *run = data;
-	line a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
 
 	(void)worker;
-	for (size_t i = begin; i + 4 <= end; i += 4) {
-		a += run->at[i];
-		b += run->at[i + 1];
-		c += run->at[i + 2];
-		d += run->at[i + 3];
-	}
-	a += b + c + d;
-	(void)atomic_fetch_xor(&run->sum, a[0] ^ a[LINE_WORDS - 1]);
+	(void)atomic_fetch_xor(
+		&run->sum, add_up(run->at + begin * ADD_UP_WORDS, (end - begin) * ADD_UP_WORDS));
 }
 
 static double best_pass(const void *memory, size_t size, struct k3_team *team)
@@ -61,7 +54,7 @@ static double best_pass(const void *memory, size_t size, struct k3_team *team)
 	for (int i = 0; i < PASSES; i++) {
 		double start = now_seconds(), seconds;
 
-		k3_team_run(team, size / sizeof(line), 4, read_lines, &run);
+		k3_team_run(team, size / sizeof(uint64_t) / ADD_UP_WORDS, 1, read_memory, &run);
 		seconds = now_seconds() - start;
 		if (seconds > 0 && (double)size / seconds > best)
 			best = (double)size / seconds;

@@ -1,5 +1,5 @@
 #pragma once
-/* A plain read of memory, as wide as this CPU reads: the reference of the benches. */
+/* A plain read of memory, as wide as this CPU reads: what plans and benches measure by. */
 #include <stddef.h>
 #include <stdint.h>
 
