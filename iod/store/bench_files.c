@@ -44,8 +44,9 @@ static int add_file(struct source *s, const char *path, struct err *err)
 		return fail(path, err);
 	if (size < LEAST_SIZE)
 		return err_set(err, ERR_USAGE,
-			       "%s: %llu bytes are too few to measure; %d MiB at least", path,
-			       (unsigned long long)size, LEAST_SIZE >> 20);
+			       "%s: %llu bytes are too few to measure, %d MiB is the least; "
+			       "give a larger file on that disk, or the disk itself (/dev/...)",
+			       path, (unsigned long long)size, LEAST_SIZE >> 20);
 	files = realloc(s->files, (s->n_files + 1) * sizeof(*files));
 	if (!files)
 		return err_set(err, ERR_NO_MEMORY, "out of memory");
@@ -97,7 +98,9 @@ int iod_bench_open(const char *const *paths, uint32_t n_paths, struct source **r
 		if (r < 0)
 			return r;
 		if (s->n_files == before)
-			return err_set(err, ERR_USAGE, "%s: no file of %d MiB or more in it",
+			return err_set(err, ERR_USAGE,
+				       "%s: no file of %d MiB or more in it; give a larger file on "
+				       "that disk, or the disk itself (/dev/...)",
 				       paths[i], LEAST_SIZE >> 20);
 	}
 	*ret = TAKE(s);

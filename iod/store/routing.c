@@ -211,9 +211,15 @@ static int read_file(struct reading *in, uint32_t top_k)
 	struct iod_routing *r = in->r;
 	CLEANUP(file_closep) FILE *f = fopen(in->path, "re");
 	unsigned char head[2] = { 0 };
+	struct stat st;
 	bool is_text;
 	int e;
 
+	/* a device has no end, and a pipe cannot be read again from its start */
+	if (f && fstat(fileno(f), &st) == 0 && !S_ISREG(st.st_mode))
+		return err_set(in->err, ERR_USAGE,
+			       "%s: it is no regular file; give a trace, or the directory of one",
+			       in->path);
 	if (!f || (fread(head, 1, sizeof(head), f) == 0 && ferror(f)))
 		return err_set(in->err, ERR_IO, "cannot read %s: %s", in->path, strerror(errno));
 	rewind(f);

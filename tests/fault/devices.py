@@ -122,6 +122,8 @@ def bench(case):
     for args, word in (((), "bench"), ((case.path("nothing"),), "nothing"), ((os.path.join(here, "small"),), "small")):
         r = case.exec("k3-store", "bench", *args)
         check(r.rc in (1, 2) and word in r.err and r.out == "", f"{args}\n{r}")
+    r = case.exec("k3-store", "bench", k3test.DEMO)
+    check(r.rc == 2 and "32 MiB" in r.err and "the disk itself" in r.err, f"no remedy for a model that is too small\n{r}")
 
 
 def best_is_good(d):

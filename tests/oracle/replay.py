@@ -286,6 +286,8 @@ def refused(case):
                        (("--warm", "2", "--clients", "2"), "2 tokens a client"), (("more",), "takes one trace")):
         r = case.exec("k3-store", "replay", good, *args)
         check(r.rc == 2 and want in r.err and not r.out, f"{args}: '{want}' is expected\n{r}")
+    r = case.exec("k3-store", "replay", "/dev/zero")
+    check(r.rc == 2 and "no regular file" in r.err, f"a device was read as a trace\n{r}")
     r = case.exec("k3-store", "replay", case.path("none"))
     check(r.rc == 1 and "none: No such file" in r.err, f"no file\n{r}")
 
