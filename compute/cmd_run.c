@@ -344,7 +344,7 @@ static int close_outputs(struct run *r, struct err *err)
 
 static int prepare(struct run *r, struct err *err)
 {
-	int e = k3_run_check(r->line, err);
+	int e = k3_run_check(r->line, !r->trace_dir, err);
 
 	if (e < 0)
 		return e;

@@ -16,7 +16,7 @@ static int trace(const struct k3_command_line *line, int *ret_code, struct err *
 {
 	CLEANUP(freep) char *logits = NULL;
 	struct k3_command_line run = *line;
-	int r = k3_run_check(line, err);
+	int r = k3_run_check(line, false, err);
 
 	if (r == 0 && !line->options.out)
 		r = err_set(err, ERR_USAGE, "give --out DIR: where the values go");

@@ -6,16 +6,16 @@
 
 #include "compute/prompt.h"
 
-static int check_prompt(const struct k3_options *o, struct err *err)
+static int check_prompt(const struct k3_options *o, bool takes_batch, struct err *err)
 {
 	int n = !!o->prompt + !!o->prompt_file + !!o->ids + !!o->ids_file + !!o->batch_file;
 
 	if (n == 1)
 		return 0;
 	return err_set(err, ERR_USAGE,
-		       "give %s of --prompt TEXT, --prompt-file F, --ids 1,2,3, --ids-file F and "
-		       "--batch-file F",
-		       n == 0 ? "one" : "only one");
+		       "give %s of --prompt TEXT, --prompt-file F, --ids 1,2,3%s --ids-file F%s",
+		       n == 0 ? "one" : "only one", takes_batch ? "," : " and",
+		       takes_batch ? " and --batch-file F" : "");
 }
 
 static int check_model(const struct k3_command_line *line, struct err *err)
@@ -121,13 +121,13 @@ static int check_files(const struct k3_options *o, struct err *err)
 	return 0;
 }
 
-int k3_run_check(const struct k3_command_line *line, struct err *err)
+int k3_run_check(const struct k3_command_line *line, bool takes_batch, struct err *err)
 {
 	const struct k3_options *o = &line->options;
 	int r = check_model(line, err);
 
 	if (r == 0)
-		r = check_prompt(o, err);
+		r = check_prompt(o, takes_batch, err);
 	if (r == 0)
 		r = check_socket(line, err);
 	if (r == 0)

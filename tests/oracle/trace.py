@@ -106,6 +106,7 @@ def refusals(case):
     for args, word in ((["--ids", "1"], "--out"), (["--out", "/dev/null/x", "--ids", "1"], "/dev/null"), (["--out", "x"], "--ids")):
         r = case.exec("k3", "trace", path, *args)
         check(r.rc in (1, 2) and word in r.err, f"{args}\n{r}")
+        check("--batch-file" not in r.err, f"an option that k3 trace does not have\n{r}")
 
 
 k3test.main([agrees_with_the_oracles, chunks_write_the_same, finds_the_layer, the_published_comparison, the_published_log, refusals])
