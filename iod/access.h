@@ -14,6 +14,7 @@
 struct iod_access {
 	gid_t groups[OPTION_LIST_MAX];
 	size_t n_groups; /* 0 = everyone whom the socket lets in */
+	uint64_t names;  /* digest of the texts that they were looked up by */
 };
 
 struct iod_peer {
@@ -22,8 +23,11 @@ struct iod_peer {
 	gid_t gid;
 };
 
-/* Names or numbers of groups. ERR_USAGE when there is no such group. */
-int iod_access_init(struct iod_access *a, const struct option_list *groups, struct err *err);
+/* Names or numbers of groups. ERR_USAGE when there is no such group. known: what the same texts
+ * were resolved to before, or NULL: they are not looked up again. A look-up asks the name services,
+ * which can take long where they ask a network. known and a may be the same. */
+int iod_access_init(struct iod_access *a, const struct option_list *groups,
+		    const struct iod_access *known, struct err *err);
 /* Who is at the other end of a connected socket. */
 int iod_access_peer(int fd, struct iod_peer *ret);
 /* ERR_ACCESS when it may not. */

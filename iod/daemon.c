@@ -300,7 +300,7 @@ static int set_up(struct iod_daemon *d, struct err *err)
 	if (r == 0)
 		r = open_listener(d, err);
 	if (r == 0)
-		r = iod_access_init(&d->access, &d->options->allow_group, err);
+		r = iod_access_init(&d->access, &d->options->allow_group, NULL, err);
 	if (r == 0)
 		r = open_model(d, err);
 	if (r == 0)

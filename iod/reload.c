@@ -32,20 +32,6 @@ static int apply_tuning(struct iod_daemon *d, const struct iod_options *o, char 
 	return 0;
 }
 
-static int apply_allow_group(struct iod_daemon *d, const struct iod_options *o, char *said,
-			     size_t size, struct err *err)
-{
-	struct iod_access fresh;
-	int r = iod_access_init(&fresh, &o->allow_group, err);
-
-	if (r < 0)
-		return r; /* not here: iod_reload has asked before anything changes */
-	if (memcmp(&fresh, &d->access, sizeof(fresh)) != 0)
-		(void)snprintf(said, size, "allow-group for new connections");
-	d->access = fresh;
-	return 0;
-}
-
 static int apply_io_timeout(struct iod_daemon *d, const struct iod_options *o, char *said,
 			    size_t size, struct err *err)
 {
@@ -102,7 +88,7 @@ static const struct {
 		     struct err *err);
 } changeable[] = {
 	{ " queue-depth chunk profile ", apply_tuning },
-	{ " allow-group ", apply_allow_group },
+	{ " allow-group ", NULL }, /* looked up before anything changes: iod_reload */
 	{ " io-timeout ", apply_io_timeout },
 	{ " max-clients client-tiles client-experts client-hints ", apply_quota },
 	{ " lease-limit ", apply_lease_limit },
@@ -135,7 +121,8 @@ static int apply_all(struct iod_daemon *d, const struct iod_options *o, char *ch
 {
 	for (size_t i = 0; i < N_ELEMENTS(changeable); i++) {
 		char said[WORDS_MAX / 2] = "";
-		int r = changeable[i].apply(d, o, said, sizeof(said), err);
+		int r = changeable[i].apply ? changeable[i].apply(d, o, said, sizeof(said), err)
+					    : 0;
 
 		if (r < 0)
 			return r;
@@ -176,10 +163,13 @@ void iod_reload(struct iod_daemon *d)
 	iod_notify_reloading();
 	r = iod_options_parse(&o, d->argc, d->argv, &err);
 	if (r == 0)
-		r = iod_access_init(&groups, &o.allow_group, &err);
+		r = iod_access_init(&groups, &o.allow_group, &d->access, &err);
 	if (r == 0)
 		r = apply_all(d, &o, changes, &err);
 	if (r == 0) {
+		if (memcmp(&groups, &d->access, sizeof(groups)) != 0)
+			append(changes, "allow-group for new connections");
+		d->access = groups;
 		find_fixed(d, &o, fixed);
 		log_result(changes, fixed);
 	} else {
