@@ -7,7 +7,6 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +62,7 @@ struct run {
 	const char *trace_dir;   /* k3 trace; NULL otherwise */
 	struct k3_trace *values; /* likewise */
 	uint32_t n_layers;
-	bool has_no_report;  /* --out cannot be written, which was said */
+	bool has_no_report;  /* --out cannot be written, or must not be, which was said */
 	unsigned n_restarts; /* of the private daemon */
 	int daemon_exit;     /* of a private daemon that ended by itself */
 };
@@ -346,6 +345,8 @@ static int prepare(struct run *r, struct err *err)
 {
 	int e = k3_run_check(r->line, !r->trace_dir, err);
 
+	/* what is refused may be just the file that --out names */
+	r->has_no_report = e < 0;
 	if (e < 0)
 		return e;
 	e = r->o->socket ? reach_daemon(r, err)
@@ -517,21 +518,6 @@ static int run_free(struct run *r)
 	return e < 0 ? err_exit_code(err.code) : 0;
 }
 
-static void on_interrupt(int number)
-{
-	(void)number;
-	k3_generate_interrupt();
-}
-
-/* The first Ctrl-C ends the run after the step under way, the second ends the process. */
-static void catch_interrupts(void)
-{
-	struct sigaction action = { .sa_handler = on_interrupt, .sa_flags = SA_RESETHAND };
-
-	(void)sigaction(SIGINT, &action, NULL);
-	(void)sigaction(SIGTERM, &action, NULL);
-}
-
 static int exit_code_of(const struct run *r, int e, const struct err *err)
 {
 	if (e >= 0)
@@ -558,7 +544,7 @@ int k3_run(const struct k3_command_line *line, const char *trace_dir)
 	if (e == 0)
 		e = prepare(r, &err);
 	if (e == 0) {
-		catch_interrupts();
+		k3_generate_catch_interrupts();
 		e = start(r, &err);
 	}
 	if (e == 0)

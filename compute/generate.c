@@ -33,9 +33,23 @@ struct run {
 	double last_progress;
 };
 
-void k3_generate_interrupt(void)
+static void on_interrupt(int number)
 {
+	(void)number;
 	interrupted = 1;
+}
+
+void k3_generate_catch_interrupts(void)
+{
+	static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction action = { .sa_handler = on_interrupt, .sa_flags = SA_RESETHAND };
+
+	for (size_t i = 0; i < N_ELEMENTS(signals); i++) {
+		struct sigaction before;
+
+		if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+			(void)sigaction(signals[i], &action, NULL);
+	}
 }
 
 bool k3_generate_was_interrupted(void)

@@ -41,6 +41,8 @@ struct k3_generation {
 
 /* 0; or < 0 with err. What was generated before an error stays in generated and text. */
 int k3_generate(struct k3_generation *g, struct err *err);
-/* From a signal handler: stop after the step that runs. */
-void k3_generate_interrupt(void);
+/* From here on the first Ctrl-C stops after the step that runs, the second ends the process; so do
+ * SIGTERM and a terminal that goes. What the process was started to ignore (nohup, a shell's
+ * background) stays ignored. */
+void k3_generate_catch_interrupts(void);
 bool k3_generate_was_interrupted(void);

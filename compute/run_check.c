@@ -1,10 +1,15 @@
 #include "compute/run_check.h"
 
+#include <dirent.h>
+#include <fnmatch.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "compute/prompt.h"
+#include "shared/attr.h"
+#include "shared/fd.h"
 
 static int check_prompt(const struct k3_options *o, bool takes_batch, struct err *err)
 {
@@ -121,6 +126,61 @@ static int check_files(const struct k3_options *o, struct err *err)
 	return 0;
 }
 
+/* A shard or one of the files beside the shards. */
+static bool is_of_model(const char *dir, const char *path)
+{
+	static const char *const patterns[] = { "*.safetensors", "config.json",
+						"*.safetensors.index.json", "tiktoken.model",
+						"tokenizer_config.json" };
+	DIR *d = opendir(dir);
+	const struct dirent *entry;
+	bool found = false;
+
+	while (d && !found && (entry = readdir(d)) != NULL) {
+		CLEANUP(freep) char *name = NULL;
+
+		for (size_t i = 0; i < N_ELEMENTS(patterns) && !name; i++)
+			if (fnmatch(patterns[i], entry->d_name, 0) == 0 &&
+			    asprintf(&name, "%s/%s", dir, entry->d_name) < 0)
+				name = NULL;
+		found = name && is_same_file(name, path);
+	}
+	if (d)
+		(void)closedir(d);
+	return found;
+}
+
+/* A slip must not cost a file of the model. */
+static int check_written(const struct k3_command_line *line, struct err *err)
+{
+	const struct k3_options *o = &line->options;
+	const struct {
+		const char *name, *path;
+	} written[] = { { "out", o->out },
+			{ "timeline", o->timeline },
+			{ "dump-logits", o->dump_logits },
+			{ "dump-logits-all", o->dump_logits_all } };
+
+	for (size_t i = 0; i < N_ELEMENTS(written); i++) {
+		const char *path = written[i].path;
+		struct stat st;
+		bool is_needed = false;
+
+		if (!path || stat(path, &st) < 0)
+			continue;
+		for (size_t k = 0; k < line->words.n; k++)
+			is_needed |= is_of_model(line->words.items[k], path);
+		for (size_t k = 0; k < o->trunk.n; k++)
+			is_needed |= is_same_file(o->trunk.items[k], path);
+		if (is_needed)
+			return err_set(err, ERR_USAGE,
+				       "--%s %s is a file of the model and would be lost; give "
+				       "another name",
+				       written[i].name, path);
+	}
+	return 0;
+}
+
 int k3_run_check(const struct k3_command_line *line, bool takes_batch, struct err *err)
 {
 	const struct k3_options *o = &line->options;
@@ -134,6 +194,8 @@ int k3_run_check(const struct k3_command_line *line, bool takes_batch, struct er
 		r = check_batch(o, err);
 	if (r == 0)
 		r = check_files(o, err);
+	if (r == 0)
+		r = check_written(line, err);
 	if (r < 0)
 		return r;
 	if (o->incremental && o->recompute)

@@ -241,6 +241,33 @@ def neighbours_of_the_report(case):
     check_equal(os.stat(out).st_mode & 0o777, 0o640, "mode of the report")
 
 
+def prompt_and_report(case):
+    """A report that would go where the prompt comes from: refused, and the prompt is what it was."""
+    path = case.path("prompt")
+    for option, text in (("--prompt-file", FIRST["prompt"]), ("--ids-file", "1,2,3")):
+        open(path, "w").write(text)
+        r = case.exec("k3", "run", DEMO, option, path, "--gen", "1", "--out", path)
+        check(r.rc == 2 and "name the same file" in r.err, f"exit code and sentence\n{r}")
+        check_equal(open(path).read(), text, "the prompt")
+
+
+def files_of_the_model(case):
+    """A result over a shard, a config or the trunk file, by whatever name, is refused before anything is touched."""
+    model, trunk, link = case.copy_model(DEMO), case.path("trunk"), case.path("link")
+    check_equal(case.exec("k3-store", "pack", model, trunk).rc, 0, "exit code of k3-store pack")
+    os.symlink(os.path.join(model, "config.json"), link)
+    names = [os.path.join(model, n) for n in ("model-00003-of-000010.safetensors", "tiktoken.model", "model.safetensors.index.json")]
+    before = {n: open(n, "rb").read() for n in names + [trunk, link]}
+    for name in before:
+        for option in ("--out", "--timeline", "--dump-logits", "--dump-logits-all"):
+            r = case.exec("k3", "run", model, "--trunk", trunk, "--ids", "1", "--gen", "1", option, name)
+            check_equal((r.rc, r.out), (2, ""), f"exit code and text\n{r}")
+            check(option in r.err and name in r.err and "k3-iod" not in r.err, f"the sentence\n{r}")
+    check_equal({n: open(n, "rb").read() for n in before}, before, "files of the model")
+    r = case.exec("k3", "run", model, "--ids", "1", "--gen", "1", "--out", os.path.join(model, "run.json"))
+    check_equal(r.rc, 0, f"a report beside the shards\n{r}")
+
+
 def standard_input(case):
     """A prompt from standard input that has no name to open: a socket, as some programs give to their children."""
     ours, theirs = socket.socketpair()
@@ -280,16 +307,33 @@ def full_output(case):
 
 
 def interrupted(case):
-    """Ctrl-C: exit 1 after the step under way, run.json tells what there is, the daemon goes too."""
+    """Ctrl-C, or a terminal that goes: exit 1 after the step under way, run.json tells what there is, the daemon goes too."""
     out = case.path("run.json")
-    p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "4000", "--out", out, "--prefill-rows", "1",
-                   stdout=open(case.path("text"), "wb"))
+    for number in (signal.SIGINT, signal.SIGHUP):
+        open(case.path("text"), "w").close()
+        p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "4000", "--out", out, "--prefill-rows", "1",
+                       stdout=open(case.path("text"), "wb"), start_new_session=True)
+        k3test.wait_until(lambda: os.path.getsize(case.path("text")) > 0, "text")
+        os.killpg(p.pid, number)
+        check_equal(p.wait(60), 1, f"exit code after {number}")
+        run = json.load(open(out))
+        check_equal(run["exit_code"], 1, "exit_code in run.json")
+        check(0 < len(run["generated_ids"]) < 4000, "tokens generated before")
+        os.unlink(out)
+
+
+def not_interrupted(case):
+    """nohup, and a shell's background: what a run was started to ignore does not end it."""
+    def ignoring():
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+    p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "300", stdout=open(case.path("text"), "wb"), start_new_session=True,
+                   preexec_fn=ignoring)
     k3test.wait_until(lambda: os.path.getsize(case.path("text")) > 0, "text")
-    p.send_signal(signal.SIGINT)
-    check_equal(p.wait(60), 1, "exit code after SIGINT")
-    run = json.load(open(out))
-    check_equal(run["exit_code"], 1, "exit_code in run.json")
-    check(0 < len(run["generated_ids"]) < 4000, "tokens generated before")
+    for number in (signal.SIGHUP, signal.SIGINT):
+        os.killpg(p.pid, number)
+    check_equal(p.wait(60), 0, "exit code")
 
 
 def interrupted_prompt(case):
@@ -316,5 +360,6 @@ def killed(case):
 if __name__ == "__main__":
     k3test.main([report_fields, summary_adds_up, experts_add_up, output_is_the_text, prompt_only, default_is_eight, stops, without_a_tokenizer,
                  prompts_are_checked, options_that_mean_nothing, nobody_at_the_socket, no_daemon_program, presets, recompute,
-                 trace, layers, with_a_daemon, unwritable_report, neighbours_of_the_report, standard_input, file_size_limit,
-                 closed_descriptors, full_output, interrupted, interrupted_prompt, killed])
+                 trace, layers, with_a_daemon, unwritable_report, neighbours_of_the_report, prompt_and_report, files_of_the_model,
+                 standard_input, file_size_limit,
+                 closed_descriptors, full_output, interrupted, not_interrupted, interrupted_prompt, killed])
