@@ -1,15 +1,11 @@
 #include "compute/run_check.h"
 
-#include <dirent.h>
-#include <fnmatch.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "compute/prompt.h"
-#include "shared/attr.h"
-#include "shared/fd.h"
+#include "shared/model_files.h"
 
 static int check_prompt(const struct k3_options *o, bool takes_batch, struct err *err)
 {
@@ -126,30 +122,6 @@ static int check_files(const struct k3_options *o, struct err *err)
 	return 0;
 }
 
-/* A shard or one of the files beside the shards. */
-static bool is_of_model(const char *dir, const char *path)
-{
-	static const char *const patterns[] = { "*.safetensors", "config.json",
-						"*.safetensors.index.json", "tiktoken.model",
-						"tokenizer_config.json" };
-	DIR *d = opendir(dir);
-	const struct dirent *entry;
-	bool found = false;
-
-	while (d && !found && (entry = readdir(d)) != NULL) {
-		CLEANUP(freep) char *name = NULL;
-
-		for (size_t i = 0; i < N_ELEMENTS(patterns) && !name; i++)
-			if (fnmatch(patterns[i], entry->d_name, 0) == 0 &&
-			    asprintf(&name, "%s/%s", dir, entry->d_name) < 0)
-				name = NULL;
-		found = name && is_same_file(name, path);
-	}
-	if (d)
-		(void)closedir(d);
-	return found;
-}
-
 /* A slip must not cost a file of the model. */
 static int check_written(const struct k3_command_line *line, struct err *err)
 {
@@ -163,16 +135,8 @@ static int check_written(const struct k3_command_line *line, struct err *err)
 
 	for (size_t i = 0; i < N_ELEMENTS(written); i++) {
 		const char *path = written[i].path;
-		struct stat st;
-		bool is_needed = false;
 
-		if (!path || stat(path, &st) < 0)
-			continue;
-		for (size_t k = 0; k < line->words.n; k++)
-			is_needed |= is_of_model(line->words.items[k], path);
-		for (size_t k = 0; k < o->trunk.n; k++)
-			is_needed |= is_same_file(o->trunk.items[k], path);
-		if (is_needed)
+		if (path && model_files_has(&line->words, &o->trunk, path))
 			return err_set(err, ERR_USAGE,
 				       "--%s %s is a file of the model and would be lost; give "
 				       "another name",

@@ -6,6 +6,7 @@
 
 #include "iod/read/read.h"
 #include "shared/attr.h"
+#include "shared/model_files.h"
 #include "shared/tuning.h"
 
 #define OPT(field_, name_, type_, value_, initial_, min_, max_, section_, help_) \
@@ -57,6 +58,21 @@ const struct option_program iod_option_program = {
 	.n_options = N_ELEMENTS(table),
 };
 
+/* A slip must not cost a file of the model. */
+static int check_written(const struct iod_options *o, struct err *err)
+{
+	const char *const names[] = { "record-trace", "timeline" };
+	const char *const paths[] = { o->record_trace, o->timeline };
+
+	for (size_t i = 0; i < N_ELEMENTS(paths); i++)
+		if (paths[i] && model_files_has(&o->model, &o->trunk, paths[i]))
+			return err_set(err, ERR_USAGE,
+				       "--%s %s is a file of the model and would be lost; give "
+				       "another name",
+				       names[i], paths[i]);
+	return 0;
+}
+
 int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *err)
 {
 	struct option_list words = { 0 };
@@ -81,7 +97,7 @@ int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *
 			       "--tile is not used with --trunk: the trunk file has its own tiles");
 	if (o->sums && !o->verify_reads)
 		return err_set(err, ERR_USAGE, "--sums is used with --verify-reads");
-	return 0;
+	return check_written(o, err);
 }
 
 enum slab_pages iod_options_pages(const struct iod_options *o)

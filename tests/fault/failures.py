@@ -549,6 +549,17 @@ def names_taken_over(case):
     check_equal([n for n in (second.socket, second.socket + ".lock", metrics) if os.path.exists(n)], [], "names left behind")
 
 
+def files_of_the_model(case):
+    """A recording over a file of the model is refused before the file is touched."""
+    model = case.copy_model(DEMO)
+    for name in ("config.json", "tiktoken.model", "model-00003-of-000010.safetensors"):
+        path = os.path.join(model, name)
+        before = open(path, "rb").read()
+        for option in ("--record-trace", "--timeline"):
+            refused(case.exec("k3-iod", "--model", model, "--socket", case.path("socket"), option, path), (2,), option, path)
+        check(open(path, "rb").read() == before, f"{name} is not what it was")
+
+
 def socket_paths(case):
     """What is no socket stays as it is, and nothing is left beside it."""
     where = case.subdir("sockets")
@@ -588,5 +599,5 @@ def usage(case):
 
 if __name__ == "__main__":
     k3test.main([config_fields, config_each_field, config_layers, config_others, pipes, no_regular_files, broken_shards, truncated_shards, eio_once,
-                 eio_for_good, trunk_files, fallbacks, no_direct, below_the_floor, not_finite, scale_255, garbage, two_daemons, names_taken_over, socket_paths,
+                 eio_for_good, trunk_files, fallbacks, no_direct, below_the_floor, not_finite, scale_255, garbage, two_daemons, names_taken_over, files_of_the_model, socket_paths,
                  usage])
