@@ -79,6 +79,7 @@ struct k3_team {
 	_Alignas(CACHE_LINE) _Atomic uint32_t n_left;
 	_Atomic uint32_t caller_sleeps;
 	_Atomic uint32_t n_flushing; /* members whose CPU state fails the check */
+	_Atomic uint32_t n_gone;     /* members that will not look at the team again */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
@@ -219,6 +220,7 @@ static void member(struct k3_team *t, unsigned w)
 			break;
 		run_chunks(t, w);
 	}
+	(void)atomic_fetch_add(&t->n_gone, 1); /* pairs with k3_team_free() */
 }
 
 /*
@@ -303,6 +305,9 @@ struct k3_team *k3_team_free(struct k3_team *t)
 		atomic_store(&t->is_leaving, 1);
 		wake_members(t);
 		(void)pthread_join(t->host, NULL);
+		/* The region has ended, and every member with it; what libgomp knows of that a
+		 * sanitizer does not see. */
+		must(atomic_load(&t->n_gone) == t->n_threads - 1);
 	}
 	free(t);
 	return NULL;
