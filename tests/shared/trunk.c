@@ -62,13 +62,16 @@ static const char *partial_of(const char *out)
 	return path;
 }
 
+/* A trunk file as far as pack looks: it replaces nothing else. */
+#define OLD "KTRUNK01 of before"
+
 static void check_old(const char *path)
 {
 	size_t size;
 	char *bytes = test_read_file(path, &size);
 
-	CHECK_EQ(size, 3);
-	CHECK_STR(bytes, "old");
+	CHECK_EQ(size, sizeof(OLD) - 1);
+	CHECK_STR(bytes, OLD);
 	free(bytes);
 }
 
@@ -280,7 +283,7 @@ static void verified(void)
 	const char *model = test_data("oracle/tiny"), *out = files_tmp("trunk");
 	char path[8400];
 
-	files_write(out, "old", 3);
+	files_write(out, OLD, sizeof(OLD) - 1);
 	(void)snprintf(path, sizeof(path), "%s", partial_of(out));
 	CHECK(pack(model, out, 8192, corrupt, path) < 0);
 	CHECK_MSG(err.code == ERR_IO && strstr(err.text, "reads back differently"), "%s", err.text);
@@ -294,7 +297,7 @@ static void no_space_limit(void)
 	struct rlimit limit = { 1 << 20, 1 << 20 };
 	struct sigaction ignore = { .sa_handler = SIG_IGN };
 
-	files_write(out, "old", 3);
+	files_write(out, OLD, sizeof(OLD) - 1);
 	CHECK(sigaction(SIGXFSZ, &ignore, NULL) == 0);
 	CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
 	CHECK(pack(model, out, 0, NULL, NULL) < 0);
@@ -312,7 +315,7 @@ static void no_space_tmpfs(void)
 	if (mount("tmpfs", dir, "tmpfs", 0, "size=1m") < 0)
 		test_skip("a tmpfs cannot be mounted here");
 	(void)snprintf(out, sizeof(out), "%s/trunk", dir);
-	files_write(out, "old", 3);
+	files_write(out, OLD, sizeof(OLD) - 1);
 	CHECK(pack(model, out, 0, NULL, NULL) < 0);
 	/* seen before anything is written */
 	CHECK_MSG(err.code == ERR_ROOM && strstr(err.text, "GB are needed"), "%s", err.text);
