@@ -135,7 +135,7 @@ static void read_chunks(void *data, size_t begin, size_t end, unsigned worker)
 /* Open for direct reads where one really works. */
 static int open_file(const char *path, struct disk_file *ret, int *ret_is_buffered)
 {
-	int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	void *page = aligned_alloc(SLAB_PAGE, SLAB_PAGE);
 	struct stat st;
 
@@ -143,7 +143,7 @@ static int open_file(const char *path, struct disk_file *ret, int *ret_is_buffer
 		fd = fd_close(fd);
 	free(page);
 	if (fd < 0) {
-		fd = open(path, O_RDONLY | O_CLOEXEC);
+		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 		*ret_is_buffered = fd >= 0 ? 1 : *ret_is_buffered;
 	}
 	if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size < SLAB_READ_CHUNK))

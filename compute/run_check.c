@@ -198,6 +198,7 @@ int k3_run_stop_ids(const struct k3_options *o, const struct config *c, struct k
 	for (size_t i = 0; i < o->stop_id.n; i++) {
 		const char *text = o->stop_id.items[i];
 		size_t n = ret->n;
+		bool is_known = true;
 		int r;
 
 		if (strcmp(text, "eos") == 0)
@@ -206,7 +207,9 @@ int k3_run_stop_ids(const struct k3_options *o, const struct config *c, struct k
 			r = k3_ids_parse(text, strlen(text), "--stop-id", ret, err);
 		if (r < 0)
 			return r;
-		if (ret->n == n || ret->ids[ret->n - 1] >= c->vocab_size)
+		for (size_t j = n; j < ret->n; j++)
+			is_known = is_known && ret->ids[j] < c->vocab_size;
+		if (ret->n == n || !is_known)
 			return err_set(err, ERR_USAGE,
 				       "--stop-id %s: an id below %" PRIu32 " or eos", text,
 				       c->vocab_size);

@@ -92,6 +92,11 @@ int iod_options_parse(struct iod_options *o, int argc, char **argv, struct err *
 		r = option_parse_file(&iod_option_program, IOD_CONF_PATH, o, err);
 	if (r < 0)
 		return r;
+	/* A service that prints its help, ends with 0 and is started again would do so for ever. */
+	if (o->help || o->version || o->man)
+		return err_set(err, ERR_USAGE,
+			       "%s: help, version and man belong on the command line, not here",
+			       o->conf ? o->conf : IOD_CONF_PATH);
 	if (o->trunk.n > 0 && o->tile > 0)
 		return err_set(err, ERR_USAGE,
 			       "--tile is not used with --trunk: the trunk file has its own tiles");

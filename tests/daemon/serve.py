@@ -581,6 +581,9 @@ def configuration_file(case):
         r = case.exec("k3-iod", "--conf", conf, "--socket", case.path("s"))
         check_equal(r.rc, 2, f"{text!r}\n{r}")
         check(f"{conf}:{text.count(chr(10))}" in r.err, f"{text!r}: file and line are not named\n{r}")
+    open(conf, "w").write("help = yes\n")
+    r = case.exec("k3-iod", "--conf", conf, "--socket", case.path("s"))
+    check(r.rc == 2 and f"{conf}: help" in r.err and not r.out, f"help in a file\n{r}")
 
 
 def log_lines(case):

@@ -135,6 +135,7 @@ def options_that_mean_nothing(case):
     refused(case, ["run", "--ids", "1"], "MODEL")
     refused(case, ["run", DEMO, "--ids", "1", "--incremental", "--recompute"], "--recompute")
     refused(case, ["run", DEMO, "--ids", "1", "--gen", "0", "--stop-id", "eos"], "--stop-id")
+    refused(case, ["run", DEMO, "--ids", "1", "--stop-id", "999999999,5"], "--stop-id", "2048")
     refused(case, ["run", DEMO, "--ids", "1", "--control"], "--control")
     refused(case, ["run", DEMO, "--ids", "1", "--prefil-rows", "1"], "--prefill-rows")
     for name in ("plot", "chat", "serve"):
