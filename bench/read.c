@@ -4,7 +4,8 @@
  * flight, and tiles one after the other. Rates in GB/s (10^9), processor time in core-seconds per
  * GB. The disk of a shared machine wanders, so only the ratio of the medians means something.
  *
- *   bench_read [FILE [ROUNDS]]   FILE: a large one to read; without it one is made and removed
+ *   bench_read [FILE [ROUNDS [small]]]   FILE: a large one to read; without it one is made and
+ *                                        removed; small: into pages of 4 KiB, not huge ones
  *
  * bench/read.fio does the same reads by fio, to cross-check.
  */
@@ -24,6 +25,7 @@
 #include "iod/read/read.h"
 #include "shared/attr.h"
 #include "shared/fd.h"
+#include "shared/slab.h"
 
 enum { DEPTH = 16, CHUNK = 512 << 10, PAGE = 4096 };
 enum { N_REQUESTS = 16, ROUNDS_MAX = 64 };
@@ -254,7 +256,7 @@ static int make_file(char *path)
 	return fd;
 }
 
-static void set_up(struct bench *b)
+static void set_up(struct bench *b, bool are_small)
 {
 	struct iod_reader_settings settings = { .queue_depth = DEPTH, .chunk = CHUNK };
 	uint64_t slab_size = (uint64_t)N_REQUESTS * SLOT_SIZE;
@@ -262,10 +264,10 @@ static void set_up(struct bench *b)
 
 	b->src.files = &b->file;
 	b->src.n_files = 1;
-	b->slab = mmap(NULL, slab_size, PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	slab_size = (slab_size + SLAB_HUGE_PAGE - 1) / SLAB_HUGE_PAGE * SLAB_HUGE_PAGE;
+	b->slab = slab_pages_memory(slab_size, are_small);
 	b->reads.segments = calloc(TURN_BYTES / EXPERT_SIZE + 1, sizeof(*b->reads.segments));
-	if (b->slab == MAP_FAILED || !b->reads.segments || sd_event_new(&b->event) < 0)
+	if (!b->slab || !b->reads.segments || sd_event_new(&b->event) < 0)
 		die("memory", ENOMEM);
 	for (int way = 0; way < WAY_PLAIN; way++) {
 		settings.backend = ways[way].backend;
@@ -308,7 +310,7 @@ int main(int argc, char **argv)
 	b.direct_fd = open(name, O_RDONLY | O_DIRECT | O_CLOEXEC);
 	if (b.direct_fd < 0)
 		die("O_DIRECT", errno);
-	set_up(&b);
+	set_up(&b, argc > 3);
 	measure(&b, false, n_rounds);
 	measure(&b, true, n_rounds);
 	for (int way = 0; way < WAY_PLAIN; way++)

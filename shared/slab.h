@@ -121,6 +121,12 @@ int slab_open(struct slab **ret, int fd, struct err *err);
 /* Pointer to size bytes at offset when they lie within the data areas, else NULL. */
 const uint8_t *slab_range(const struct slab *s, uint64_t offset, uint64_t size);
 
+/*
+ * Resident memory like a slab's, for who measures reads into it: size bytes (multiple of
+ * SLAB_HUGE_PAGE) in transparent huge pages, as far as there are, or in small ones when small is
+ * set. NULL: none to be had. Free with munmap.
+ */
+uint8_t *slab_pages_memory(uint64_t size, bool small);
 /* Would a slab get transparent huge pages? 0, or -errno of one that did not. */
 int slab_pages_try(void);
 /* Bytes of reserved huge pages that nobody has taken or been promised. */

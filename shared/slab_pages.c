@@ -189,15 +189,40 @@ void slab_pages_collapse(struct slab *s, uint64_t at, uint64_t size)
 	}
 }
 
+/* size bytes of a memfd that lives as long as the mapping. */
+static uint8_t *map_some(uint64_t size)
+{
+	CLEANUP(fd_closep) int fd = fd_memfd("k3-memory", size, 0);
+
+	return fd < 0 ? NULL : slab_pages_map(fd, size, PROT_READ | PROT_WRITE);
+}
+
+uint8_t *slab_pages_memory(uint64_t size, bool small)
+{
+	uint8_t *at = map_some(size);
+
+	if (!at)
+		return NULL;
+	if (small)
+		(void)madvise(at, size, MADV_NOHUGEPAGE);
+	else if (madvise(at, size, MADV_HUGEPAGE) == 0)
+		for (uint64_t i = 0; i < size; i += SLAB_HUGE_PAGE) {
+			touch(at + i, SLAB_HUGE_PAGE);
+			(void)collapse(at + i, SLAB_HUGE_PAGE);
+		}
+	for (uint64_t i = 0; i < size; i += SLAB_PAGE) {
+		volatile uint8_t *p = at + i;
+
+		*p = *p;
+	}
+	return at;
+}
+
 int slab_pages_try(void)
 {
-	CLEANUP(fd_closep) int fd = fd_memfd("k3-try", SLAB_HUGE_PAGE, 0);
-	uint8_t *at;
+	uint8_t *at = map_some(SLAB_HUGE_PAGE);
 	int r;
 
-	if (fd < 0)
-		return fd;
-	at = slab_pages_map(fd, SLAB_HUGE_PAGE, PROT_READ | PROT_WRITE);
 	if (!at)
 		return -errno;
 	r = madvise(at, SLAB_HUGE_PAGE, MADV_HUGEPAGE) < 0 ? -errno : 0;
