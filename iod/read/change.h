@@ -16,9 +16,10 @@ struct iod_reader;
 
 /* Remember what it is like when it is opened. */
 void iod_file_note(struct iod_file *f, const struct stat *st);
-/* Is its size or time another one by now? Stays so once it was. */
+/* Is its size or time another one by now, or has it lost its last name? Stays so once it was. */
 bool iod_file_has_changed(struct iod_file *f);
-/* Look at all files: the index of the first that has changed, UINT32_MAX: none. */
+/* Look at all files, and where their names lead: the index of the first that has changed or was
+ * replaced, UINT32_MAX: none. */
 uint32_t iod_reader_find_changed(struct iod_reader *r);
 /* The words for a failed read: strerror, and for -ESTALE that the file has changed and what to do.
  */

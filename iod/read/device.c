@@ -110,6 +110,7 @@ static int add_file(struct iod_devices *d, struct iod_file *f, const struct sour
 		return err_set(err, ERR_IO, "%s: fstat: %s", from->path, strerror(errno));
 	/* A block device has no size of its own in st. */
 	f->size = S_ISBLK(st.st_mode) ? from->size : (uint64_t)st.st_size;
+	f->path = from->path;
 	iod_file_note(f, &st);
 	find_device(d, f, iod_device_number(&st), from->path);
 	if (direct == IOD_DIRECT_OFF)

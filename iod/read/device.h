@@ -12,10 +12,14 @@
 struct stat;
 
 struct iod_file {
-	int direct_fd;                /* owned; -1 when the file is read buffered */
-	int fd;                       /* direct_fd, or the source's own (borrowed) */
-	uint64_t size;                /* when it was opened */
-	int64_t mtime_ns;             /* likewise */
+	int direct_fd;    /* owned; -1 when the file is read buffered */
+	int fd;           /* direct_fd, or the source's own (borrowed) */
+	uint64_t size;    /* when it was opened */
+	int64_t mtime_ns; /* likewise */
+	const char *path; /* borrowed */
+	dev_t st_dev;     /* which file it is, whatever its name leads to later */
+	ino_t st_ino;
+	bool has_name;                /* it had one when it was opened */
 	bool is_regular, has_changed; /* see change.h */
 	uint32_t device;              /* index, 0 .. n_devices - 1 */
 };

@@ -2,8 +2,10 @@
 one whose headers and digest were read at the start."""
 import json
 import os
+import shutil
 import signal
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import k3test
@@ -71,18 +73,52 @@ def all_in_memory(case):
     check_equal(d.stop(), 0, "exit code of k3-iod")
 
 
+def refuses(case, d, path, what):
+    """The daemon's log, and a new client's error, name the file."""
+    wait_until(lambda: f"{path}: the file has changed" in d.log(), f"{what}: the daemon to name {path}\n{d.log()}")
+    r = case.exec("k3", "run", "--socket", d.socket, "--ids", "1", "--gen", "1")
+    check_equal(r.rc, 1, f"{what}: exit code of a client\n{r}")
+    check("has changed" in r.err and path in r.err, f"{what}: the file is not named\n{r}")
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
 def replaced(case):
-    """A new file under the old name is not looked at: the daemon goes on with the one that it has open."""
+    """Another file under the old name, the same bytes or not; the old one gone, linked elsewhere or behind a link."""
+    def rename_over(s):
+        shutil.copy(s, s + ".new")
+        os.rename(s + ".new", s)
+
+    def rename_over_linked(s):
+        os.link(s, s + ".kept")
+        rename_over(s)
+
+    def lead_elsewhere(s):  # as a hub cache does
+        os.symlink(s + ".other", s + ".link")
+        os.rename(s + ".link", s)
+
+    for change in (rename_over, rename_over_linked, os.unlink, lead_elsewhere):
+        model = case.copy_model(DEMO)
+        if change is lead_elsewhere:
+            for s in shards(model):
+                shutil.copy(s, s + ".other")
+                os.rename(s, s + ".blob")
+                os.symlink(s + ".blob", s)
+        d = Daemon(case, model, *TIGHT)
+        victim = next(s for s in shards(model) if b"embed_tokens" in open(s, "rb").read(1 << 20))
+        change(victim)
+        refuses(case, d, victim, change.__name__)
+
+
+def moved(case):
+    """A directory under another name has the same files: nothing is wrong."""
     model = case.copy_model(DEMO)
     want = case.k3(DEMO, ids=GREEDY[0]["ids"], gen=20).run["logits_digest"]
     d = Daemon(case, model, *TIGHT)
-    for s in shards(model):
-        with open(s + ".new", "wb") as f:
-            f.write(b"another model")
-        os.rename(s + ".new", s)
+    os.rename(model, model + "-moved")
+    time.sleep(1.5)  # the daemon looks once a second
     check_equal(case.k3(None, ids=GREEDY[0]["ids"], gen=20, daemon=d).run["logits_digest"], want, "digest")
     check_equal(d.stop(), 0, "exit code of k3-iod")
 
 
 if __name__ == "__main__":
-    k3test.main([while_reading, all_in_memory, replaced])
+    k3test.main([while_reading, all_in_memory, replaced, moved])
