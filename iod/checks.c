@@ -30,7 +30,7 @@ int iod_checks_open(struct iod_checks *c, struct iod_daemon *d, struct err *err)
 	r = sums_load(d->source, path, &c->sums, err);
 	if (r < 0)
 		return r;
-	if (!d->source->tile_checksum && !sums_can_check(c->sums, d->source))
+	if (!d->source->tile_checksum && !sums_can_check(d->source))
 		return err_set(err, ERR_USAGE,
 			       "--verify-reads needs larger tiles: some begin inside the %d rows "
 			       "that have one checksum",

@@ -103,7 +103,7 @@ int sums_new(const struct source *s, struct sums **ret, struct err *err)
 {
 	if (sums_make(s, s->catalog.header->n_layers, ret) < 0)
 		return err_set(err, ERR_NO_MEMORY, "no memory for the table of checksums");
-	if (!sums_can_check(*ret, s)) {
+	if (!sums_can_check(s)) {
 		*ret = sums_free(*ret);
 		return err_set(err, ERR_UNSUPPORTED, "rows of this model are too long for a tile");
 	}
@@ -229,9 +229,8 @@ static int walk_rows(const struct sums *m, const struct source *s, uint32_t firs
 	return 0;
 }
 
-bool sums_can_check(const struct sums *m, const struct source *s)
+bool sums_can_check(const struct source *s)
 {
-	(void)m;
 	for (uint32_t i = 0; i < s->catalog.header->n_tiles; i++) {
 		const struct catalog_tile *t = &s->catalog.tiles[i];
 

@@ -90,7 +90,7 @@ int sums_check_expert(const struct sums *m, const struct source *s, uint32_t lay
 		      const uint8_t *bytes, struct sums_fault *ret);
 int sums_check_rows(const struct sums *m, const struct source *s, uint32_t first, uint32_t n,
 		    const uint8_t *rows, struct sums_fault *ret);
-bool sums_can_check(const struct sums *m, const struct source *s);
+bool sums_can_check(const struct source *s);
 /* Fill the tables. */
 void sums_set_tile(struct sums *m, const struct source *s, uint32_t tile, const uint8_t *bytes);
 void sums_set_expert(struct sums *m, const struct source *s, uint32_t layer, uint32_t expert,
