@@ -7,7 +7,7 @@
 #include "shared/option.h"
 
 /* Bytes per second that n_threads (0: as a run would take) read from memory together: the best of
- * some passes over 128 MiB, or an eighth of what may be allocated. 0: could not be measured.
+ * some passes over 512 MiB, or an eighth of what may be allocated. 0: could not be measured.
  */
 double k3_rate_memory(unsigned n_threads);
 
