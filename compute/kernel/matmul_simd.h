@@ -106,8 +106,22 @@ SIMD_FN void rows_one_x(const enum kern_format f, const char *w, size_t n_cols, 
 		for (size_t h = 0; h < SIMD_HALVES; h++)
 			a[r][h] = simd_zero();
 		for (struct run *run = runs; run < runs + N_RUNS; run++) {
-			for (size_t i = 0; i < run->n_lines; i++, xi += line)
-				line_one_x(f, run->w + i * LINE_SIZE, run->row_size, xi, a, R);
+			for (size_t i = 0; i < run->n_lines; i++, xi += line) {
+				const char *wi = run->w + i * LINE_SIZE;
+				size_t at = b * size + i * LINE_SIZE + ONE_X_AHEAD;
+
+				/* This row, then the next block's. */
+				if (ONE_X_AHEAD > 0 && run == runs) {
+					const char *next = wi + ONE_X_AHEAD;
+
+					if (at >= n_cols * size)
+						next += (R - 1) * run->row_size;
+					UNROLL
+					for (size_t r = 0; r < R; r++)
+						__builtin_prefetch(next + r * run->row_size);
+				}
+				line_one_x(f, wi, run->row_size, xi, a, R);
+			}
 		}
 		UNROLL
 		for (size_t r = 0; r < R; r++)

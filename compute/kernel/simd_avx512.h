@@ -26,12 +26,12 @@ typedef __m512i simd_codes; /* 4 bytes a lane: 8 codes of MXFP4 */
 enum {
 	SIMD_LEN = 16,
 	SIMD_HALVES = KERN_LANES / SIMD_LEN, /* vectors that make up the lanes */
-	ROWS_ONE_X = 12, /* weight rows read together for one row of x: enough streams that no
-			    prefetch is needed */
+	ROWS_ONE_X = 12,                     /* weight rows read together for one row of x */
 	/* Outputs x rows of x held in registers: BLOCK_ROWS x up to BLOCK_X_FULL, then
 	 * BLOCK_ROWS_WIDE x up to BLOCK_X. Decoding a vector of bf16 costs the ports of the FMA
 	 * units as much as one product: the more rows of x share it, the better. */
-	MX_ROWS_ONE_X = 4, /* the same of MXFP4 */
+	ONE_X_AHEAD = 1536, /* bytes that each of them is fetched ahead; 0: left to the hardware */
+	MX_ROWS_ONE_X = 4,  /* the same of MXFP4 */
 	BLOCK_ROWS = 4,
 	BLOCK_X_FULL = 4,
 	BLOCK_ROWS_WIDE = 2,

@@ -29,8 +29,9 @@ enum {
 	SIMD_LEN = 4,
 	SIMD_HALVES = KERN_LANES / SIMD_LEN, /* vectors that make up the lanes */
 	ROWS_ONE_X = 2,                      /* weight rows read together for one row of x */
-	MX_ROWS_ONE_X = 1,                   /* the same of MXFP4 */
-	BLOCK_ROWS = 4,                      /* outputs x rows of x held in registers */
+	ONE_X_AHEAD = 0,   /* bytes that each of them is fetched ahead; 0: left to the hardware */
+	MX_ROWS_ONE_X = 1, /* the same of MXFP4 */
+	BLOCK_ROWS = 4,    /* outputs x rows of x held in registers */
 	BLOCK_X_FULL = 4,
 	BLOCK_ROWS_WIDE = 2, /* not used */
 	BLOCK_X = 4,
