@@ -8,7 +8,7 @@
     cpu         core-seconds of the daemon per GB in the first two
 
 fio reads the same files in the same run: a grid of block sizes and depths first, then its best point in
-turn with the daemon. Disks of shared machines wander, so only the medians of the ratios mean something.
+turn with the daemon, which has the profile that k3-store bench writes. Disks of shared machines wander, so only the medians of the ratios mean something.
 
     bench/devices.py MODEL --build DIR [--rounds N] [--only NAME,...] [--scratch DIR --scratch2 DIR]
 
@@ -140,10 +140,21 @@ def read_trunk(iod):
 
 # ---- checks
 
+def tuned(a):
+    """As k3-store bench finds best for this disk, once: what fio's grid is for fio."""
+    if not hasattr(a, "profile"):
+        a.profile = os.path.join(tempfile.gettempdir(), f"k3-bench-devices-profile-{os.getpid()}")
+        subprocess.run([a.store, "bench", a.model, "--write-profile", a.profile, "--seconds", "10", "--quiet"], check=True,
+                       stdout=subprocess.DEVNULL)
+        with open(a.profile) as f:
+            print("  " + "; ".join(line.strip() for line in f if line.strip() and line[0] != "#"), flush=True)
+    return ["--profile", a.profile]
+
+
 def against_fio(name, a, files, rw, turn, *args):
     point = best_point(files, rw)
     ratios, cpus = [], []
-    with Iod(a.build, [a.model], "--trunk-gb", "0", *args) as iod:
+    with Iod(a.build, [a.model], "--trunk-gb", "0", *tuned(a), *args) as iod:
         for _ in range(a.rounds):
             cpu = iod.cpu()
             rate, size = turn(iod)
@@ -210,46 +221,45 @@ def alternately(order, first, index):
     return [e for pair in zip(*halves) for e in pair]
 
 
-def two_disks(a):
+def one_and_two(a, name, models, arguments, turn):
+    """The rate of a turn with two devices to that with one, each of the injected rate: models and arguments of both."""
+    ratios = []
+    for r in range(a.rounds):
+        rates = []
+        for dirs, args in zip(models, arguments):
+            with Iod(a.build, dirs, "--trunk-gb", "0", *args, fault=f"slow={RATE}") as iod:
+                rates.append(turn(iod, r)[0])
+        ratios.append(rates[1] / rates[0])
+        print(f"  one {rates[0]:.3f} GB/s, two {rates[1]:.3f} GB/s", flush=True)
+    say(name, ratios, 1.9)
+
+
+def two_disks(a, one, first, second):
     """Half of the experts of every turn lie on each device."""
-    one, first, second = small_model(a)
-    ratios = []
-    try:
-        for r in range(a.rounds):
-            rates = []
-            for models in ([one], [first, second]):
-                with Iod(a.build, models, "--trunk-gb", "0", "--cache-gb", "0.03", fault=f"slow={RATE}") as iod:
-                    order = experts_of(iod.view, one)
-                    random.Random(r).shuffle(order)
-                    order = alternately(order, first, os.path.join(one, "model.safetensors.index.json"))
-                    rates.append(read_experts(iod, order, 1 << 40)[0])
-            ratios.append(rates[1] / rates[0])
-            print(f"  one device {rates[0]:.3f} GB/s, two {rates[1]:.3f} GB/s", flush=True)
-        say("two disks", ratios, 1.9)
-    finally:
-        for d in (one, first, second):
-            shutil.rmtree(d, ignore_errors=True)
+    def turn(iod, r):
+        order = experts_of(iod.view, one)
+        random.Random(r).shuffle(order)
+        return read_experts(iod, alternately(order, first, os.path.join(one, "model.safetensors.index.json")), 1 << 40)
+
+    one_and_two(a, "two disks", ([one], [first, second]), [["--cache-gb", "0.03"]] * 2, turn)
 
 
-def striped(a):
+def striped(a, one, first, second):
     """Half of the tiles of a sweep lie on each device."""
-    one, first, second = small_model(a)
-    whole, set_of = [os.path.join(one, "trunk")], [os.path.join(d, "trunk") for d in (first, second)]
-    ratios = []
+    sets = [[os.path.join(one, "trunk")], [os.path.join(d, "trunk") for d in (first, second)]]
+    for outs in sets:
+        subprocess.run([a.store, "pack", one, *outs, "--tile", "1M", "--no-sums", "--quiet"], check=True)
+    arguments = [["--cache-gb", "0"] + [w for o in outs for w in ("--trunk", o)] for outs in sets]
+    one_and_two(a, "striped", ([one], [one]), arguments, lambda iod, _: read_trunk(iod))
+
+
+def on_two(a, check):
+    """A check over the small model, which is made for it."""
+    dirs = small_model(a)
     try:
-        for outs in (whole, set_of):
-            subprocess.run([a.store, "pack", one, *outs, "--tile", "1M", "--no-sums", "--quiet"], check=True)
-        for _ in range(a.rounds):
-            rates = []
-            for outs in (whole, set_of):
-                args = [w for o in outs for w in ("--trunk", o)]
-                with Iod(a.build, [one], "--trunk-gb", "0", "--cache-gb", "0", *args, fault=f"slow={RATE}") as iod:
-                    rates.append(read_trunk(iod)[0])
-            ratios.append(rates[1] / rates[0])
-            print(f"  one file {rates[0]:.3f} GB/s, two {rates[1]:.3f} GB/s", flush=True)
-        say("striped", ratios, 1.9)
+        check(a, *dirs)
     finally:
-        for d in (one, first, second):
+        for d in dirs:
             shutil.rmtree(d, ignore_errors=True)
 
 
@@ -264,7 +274,10 @@ def main():
     a = p.parse_args()
     a.store = os.path.join(a.build, "iod", "store", "k3-store")
     for name in a.only.split(","):
-        {"experts": experts, "trunk": trunk, "two_disks": two_disks, "striped": striped}[name](a)
+        {"experts": experts, "trunk": trunk, "two_disks": lambda a: on_two(a, two_disks),
+         "striped": lambda a: on_two(a, striped)}[name](a)
+    if hasattr(a, "profile"):
+        os.unlink(a.profile)
     sys.exit(0 if all(results) else 1)
 
 
