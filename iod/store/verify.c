@@ -132,6 +132,18 @@ static int open_source(struct verify *v, uint32_t n_trunk_paths, struct source *
 	return 0;
 }
 
+static void note_no_sums(const struct iod_verify_want *w)
+{
+	char text[4096];
+	int at = snprintf(text, sizeof(text),
+			  "there are no checksums of this checkpoint; write "
+			  "them with: k3-store verify --write");
+
+	for (uint32_t i = 0; i < w->n_model_dirs && at < (int)sizeof(text); i++)
+		at += snprintf(text + at, sizeof(text) - (size_t)at, " %s", w->model_dirs[i]);
+	w->note(w->data, text);
+}
+
 /* The sidecar: named and not usable is a fault, not found only a note. The journal stands beside
  * it, or where it would be written. */
 static void open_sums(struct verify *v)
@@ -145,8 +157,7 @@ static void open_sums(struct verify *v)
 	int len;
 
 	if (!path)
-		w->note(w->data, "there are no checksums of this checkpoint; k3-store verify "
-				 "--write makes them");
+		note_no_sums(w);
 	else if (sums_load(v->s, path, &v->sums, &e) < 0)
 		found(v, &e);
 	len = path ? asprintf(&v->journal_path, "%s.verify", path)
