@@ -281,5 +281,5 @@ int catalog_check(const struct catalog *cat, const struct config *c, struct err 
 				missing_add(missing, (enum role)role, layer);
 		}
 	}
-	return missing_report(missing, "catalog", "", err);
+	return missing_report(missing, "catalog", "", MISSING_CLASSES, err);
 }

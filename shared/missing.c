@@ -62,10 +62,12 @@ static void append_layers(const struct missing *m, struct err *err)
 		err_append(err, " (counted from zero)");
 }
 
-int missing_report(const struct missing *m, const char *where, const char *note, struct err *err)
+int missing_report(const struct missing *m, const char *where, const char *note, unsigned n_names,
+		   struct err *err)
 {
 	static const char prefix[] = "language_model.";
-	const char *lead = ": ";
+	const char *lead = note[0] ? "; missing: " : ": ";
+	unsigned n = 0;
 	int r;
 
 	if (m->total == 0)
@@ -77,7 +79,7 @@ int missing_report(const struct missing *m, const char *where, const char *note,
 	for (unsigned i = 0; i < MISSING_CLASSES; i++) {
 		char name[256];
 
-		if (m->count[i] == 0)
+		if (m->count[i] == 0 || ++n > n_names)
 			continue;
 		if (i < ROLE_N_)
 			(void)names_format((enum role)i, m->layer[i], name, sizeof(name));
@@ -90,5 +92,7 @@ int missing_report(const struct missing *m, const char *where, const char *note,
 			err_append(err, " and %llu like it", (unsigned long long)(m->count[i] - 1));
 		lead = "; ";
 	}
+	if (n > n_names)
+		err_append(err, "; and %u more kinds", n - n_names);
 	return r;
 }

@@ -27,7 +27,9 @@ void missing_add_expert(struct missing *m, uint32_t layer, uint32_t expert, enum
 
 /*
  * ERR_BIND with the whole list when there is one: "WHERE: N tensors are missing, in layers 2, 5 to
- * 7 (counted from zero)NOTE: NAME and 3 like it; ...", names without the prefix they share. note is
- * put as it is (""). Returns 0 when nothing is missing.
+ * 7 (counted from zero)NOTE; missing: NAME and 3 like it; ...", names without the prefix they
+ * share. note is put as it is (""). No more than n_names classes are named. Returns 0 when nothing
+ * is missing.
  */
-int missing_report(const struct missing *m, const char *where, const char *note, struct err *err);
+int missing_report(const struct missing *m, const char *where, const char *note, unsigned n_names,
+		   struct err *err);

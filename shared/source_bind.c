@@ -252,6 +252,7 @@ static int report_missing(struct source_build *b)
 {
 	CLEANUP(freep) struct missing *m = calloc(1, sizeof(*m));
 	const struct config *c = &b->s->config;
+	unsigned n_names;
 	char note[1200];
 
 	if (!m)
@@ -279,9 +280,11 @@ static int report_missing(struct source_build *b)
 						   (enum expert_part)(i % EXPERT_PARTS));
 	}
 	note_absent(b, note, sizeof(note));
+	/* An absent shard says it all; tensors that its file should have are each named. */
+	n_names = note[0] ? 3 : MISSING_CLASSES;
 	note_layers(m, note, sizeof(note));
-	return missing_report(m, b->shards.index_path ? b->shards.index_path : "checkpoint", note,
-			      b->err);
+	return missing_report(m, b->shards.index_path ? b->shards.index_path : "the model", note,
+			      n_names, b->err);
 }
 
 int source_bind(struct source_build *b)

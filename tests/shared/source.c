@@ -234,8 +234,9 @@ static void missing_shards(void)
 	CHECK(unlink(path) == 0);
 	must_refuse(dir, ERR_BIND, "layers 2 (counted");
 	CHECK_MSG(strstr(err.text, "model-00003-of-000010.safetensors"), "%s", err.text);
-	CHECK_MSG(strstr(err.text, "layers.2.self_attn.q_proj.weight") &&
-			  strstr(err.text, "experts.0.w1.weight_packed and 23 like it"),
+	/* The shard says it all: a few names of what it should have are enough. */
+	CHECK_MSG(strstr(err.text, "layers.2.input_layernorm.weight; ") &&
+			  strstr(err.text, " more kinds"),
 		  "%s", err.text);
 	/* Not needed when only the first two layers are bound. */
 	s = open_dirs(dir, NULL, 2, 0);
