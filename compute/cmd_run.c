@@ -465,10 +465,10 @@ static void say_summary(const struct run *r)
 	}
 	if (p->n_steps == 0)
 		return;
-	log_info("prompt of %zu tokens in %.3f s, %zu more steps in %.3f s (%.3f s each); waited "
+	log_info("prompt of %zu token%s in %.3f s, %zu more steps in %.3f s (%.3f s each); waited "
 		 "%.3f s; read %.3f GB of trunk, %.3f GB of experts; %s",
-		 r->prompt.n, p->steps[0].seconds, p->n_steps - 1, rest,
-		 p->n_steps > 1 ? rest / (double)(p->n_steps - 1) : 0.0, waited,
+		 r->prompt.n, r->prompt.n == 1 ? "" : "s", p->steps[0].seconds, p->n_steps - 1,
+		 rest, p->n_steps > 1 ? rest / (double)(p->n_steps - 1) : 0.0, waited,
 		 (double)trunk / 1e9, (double)experts / 1e9, p->backend);
 }
 

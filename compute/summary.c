@@ -29,7 +29,7 @@ static const char *advise(const struct k3_report *r, const struct k3_summary *s)
 	if (m && m->item[K3_MEMPLAN_daemon_tile_ring] > 0 && s->trunk_read > 0)
 		return "reading binds, most of it trunk: a larger --trunk-gb, a faster disk, or a "
 		       "trunk file on it (k3-store pack); k3 plan shows what a budget brings";
-	if (s->experts_read > 0 && m && holds_all_experts(m))
+	if (s->experts_read > 0 ? m && holds_all_experts(m) : s->trunk_read > 0)
 		return "reading binds, but all has its place in memory and is read once: a longer "
 		       "run, a daemon that stays (k3-iod), or a faster disk";
 	if (s->experts_read > 0)
@@ -91,10 +91,15 @@ void k3_summary_make(const struct k3_report *r, double memory_rate, struct k3_su
 
 void k3_summary_print(const struct k3_summary *s, const struct k3_report *r, FILE *out)
 {
-	(void)fprintf(out,
-		      "run report\n  speed     %.3f s a token over %zu steps; the first took "
-		      "%.3f s\n",
-		      s->seconds_per_token, s->n_decode, s->first_seconds);
+	if (s->n_decode > 0)
+		(void)fprintf(out,
+			      "run report\n  speed     %.3f s a token over %zu step%s; the first "
+			      "took %.3f s\n",
+			      s->seconds_per_token, s->n_decode, s->n_decode == 1 ? "" : "s",
+			      s->first_seconds);
+	else
+		(void)fprintf(out, "run report\n  speed     %.3f s for the only step\n",
+			      s->first_seconds);
 	if (s->hit_rate >= 0)
 		(void)fprintf(
 			out,
@@ -102,10 +107,10 @@ void k3_summary_print(const struct k3_summary *s, const struct k3_report *r, FIL
 			100 * s->hit_rate);
 	(void)fprintf(out,
 		      "  disk      %.1f %% of the time waiting; %.3f GB of trunk, %.3f GB of "
-		      "experts, %.3f GB of rows read in all; %.3f GB/s while decoding\n",
+		      "experts, %.3f GB of rows read in all; %.3f GB/s %s\n",
 		      100 * s->wait_share, (double)s->trunk_read / 1e9,
-		      (double)s->experts_read / 1e9, (double)s->rows_read / 1e9,
-		      s->read_rate / 1e9);
+		      (double)s->experts_read / 1e9, (double)s->rows_read / 1e9, s->read_rate / 1e9,
+		      s->n_decode > 0 ? "while decoding" : "meanwhile");
 	(void)fprintf(out, "  memory    peaks: k3 %.3f GB, k3-iod %.3f GB with its slab",
 		      (double)r->client_peak_rss_bytes / 1e9,
 		      (double)r->daemon_peak_rss_bytes / 1e9);
