@@ -56,7 +56,10 @@ static void show_devices(const json_t *now, const json_t *before, double seconds
 		const char *path = text(o, "path");
 		size_t len = strlen(path);
 
-		(void)fprintf(out, "%-32s", len > 32 ? path + len - 32 : path);
+		if (len > 32)
+			(void)fprintf(out, "...%s", path + len - 29);
+		else
+			(void)fprintf(out, "%-32s", path);
 		for (size_t k = 0; k < N_ELEMENTS(classes); k++)
 			(void)fprintf(out, " %10.1f", rate(bytes, had, classes[k], seconds) / 1e6);
 		(void)fprintf(out, " %5.0f of %3.0f\n", number(o, "in_flight"), number(o, "depth"));
