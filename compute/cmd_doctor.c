@@ -2,6 +2,7 @@
  * k3 doctor: what this machine can do with this model, and the next command. Looks at everything a
  * run will need, by the same calls, and plans as k3 run would.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -39,7 +40,7 @@ static void plan_run(struct checkup *c)
 	struct k3_plan_want want = {
 		.memory = {
 			.config = &c->config,
-			.n_layers = c->config.n_layers,
+			.n_layers = o->layers ? (uint32_t)o->layers : c->config.n_layers,
 			.n_rows = (uint32_t)(context < K3_USUAL_ROWS ? context : K3_USUAL_ROWS),
 			.n_positions = (uint32_t)context,
 			.n_logits = 1,
@@ -124,13 +125,21 @@ static void look(struct checkup *c)
 	k3_doctor_machine(&c->doctor, (unsigned)o->threads);
 	k3_doctor_disks(&c->doctor, dirs, &o->trunk);
 	if (dirs->n > 0)
-		c->checkpoint = k3_doctor_checkpoint(&c->doctor, dirs, &o->trunk, o->config);
+		c->checkpoint = k3_doctor_checkpoint(&c->doctor, dirs, &o->trunk, o->config,
+						     (uint32_t)o->layers);
 	if (dirs->n == 0 && !o->config)
 		return;
 	if (k3_config_read(dirs, o->config, &c->config, &err) < 0) {
 		if (c->checkpoint == K3_CHECKPOINT_WHOLE || dirs->n == 0)
 			k3_doctor_add(&c->doctor, "config", K3_VERDICT_BAD, err.code, "%s",
 				      err.text);
+		return;
+	}
+	if (o->layers > c->config.n_layers) {
+		if (c->checkpoint == K3_CHECKPOINT_WHOLE || dirs->n == 0)
+			k3_doctor_add(&c->doctor, "config", K3_VERDICT_BAD, ERR_USAGE,
+				      "--layers %" PRIu64 ": the model has %" PRIu32 " layers",
+				      o->layers, c->config.n_layers);
 		return;
 	}
 	if (k3_plan_rates_find(&c->rates, c->line, &err) < 0) {
@@ -156,6 +165,7 @@ static void choose_command(struct checkup *c)
 		.trunk = &o->trunk,
 		.config = o->config,
 		.tok = o->tok,
+		.n_layers = (unsigned)o->layers,
 		.checkpoint = c->checkpoint,
 		.fits = c->has_plan && c->doctor.bad == ERR_NONE,
 		.has_vocabulary = c->has_vocabulary,

@@ -43,9 +43,11 @@ void k3_doctor_machine(struct k3_doctor *d, unsigned n_threads);
 /* doctor_model.c: the disks behind dirs (the current directory when there are none) and trunk. */
 void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs,
 		     const struct option_list *trunk);
-/* Files and headers of the checkpoint and the trunk file; config NULL: the model's. */
+/* Files and headers of the checkpoint and the trunk file; config NULL: the model's; n_layers 0:
+ * all, else what the first so many need. */
 enum k3_checkpoint k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
-					const struct option_list *trunk, const char *config);
+					const struct option_list *trunk, const char *config,
+					uint32_t n_layers);
 
 void k3_doctor_print(const struct k3_doctor *d, FILE *out);
 /* An array of {name, verdict, text}; the caller's reference. */

@@ -85,14 +85,16 @@ void k3_doctor_disks(struct k3_doctor *d, const struct option_list *dirs,
 
 static void say_whole(struct k3_doctor *d, const struct source *s)
 {
+	uint32_t n_layers = s->catalog.header->n_layers;
 	uint64_t total = 0;
 
 	for (uint32_t i = 0; i < s->n_files; i++)
 		total += s->files[i].size;
 	k3_doctor_add(d, "checkpoint", K3_VERDICT_OK, ERR_NONE,
 		      "complete by its headers: %" PRIu64 " tensors, %" PRIu32 " files, %.3f GB, "
-		      "%" PRIu32 " layers; k3-store verify looks at the bytes",
-		      s->n_tensors, s->n_files, (double)total / 1e9, s->config.n_layers);
+		      "%" PRIu32 " layers%s; k3-store verify looks at the bytes",
+		      s->n_tensors, s->n_files, (double)total / 1e9, n_layers,
+		      n_layers < s->config.n_layers ? ", all that --layers asks for" : "");
 }
 
 /* There is one to be read, whatever it says. */
@@ -126,11 +128,13 @@ static enum k3_checkpoint find_fault(struct k3_doctor *d, const struct source_wa
 }
 
 enum k3_checkpoint k3_doctor_checkpoint(struct k3_doctor *d, const struct option_list *dirs,
-					const struct option_list *trunk, const char *config)
+					const struct option_list *trunk, const char *config,
+					uint32_t n_layers)
 {
 	struct source_want want = { .model_dirs = dirs->items,
 				    .n_model_dirs = (uint32_t)dirs->n,
 				    .config_path = config,
+				    .max_layers = n_layers,
 				    .trunk_paths = trunk->items,
 				    .n_trunk_paths = (uint32_t)trunk->n };
 	CLEANUP(source_freep) struct source *s = NULL;
@@ -139,8 +143,10 @@ enum k3_checkpoint k3_doctor_checkpoint(struct k3_doctor *d, const struct option
 	if (source_open(&want, &s, &err) < 0) {
 		enum k3_checkpoint fault = find_fault(d, &want, &err);
 
-		return err.code == ERR_CONFIG && has_config(dirs, config) ? K3_CHECKPOINT_UNKNOWN
-									  : fault;
+		/* Another model, or another number of layers: nothing to be fetched. */
+		return (err.code == ERR_CONFIG || err.code == ERR_USAGE) && has_config(dirs, config)
+			       ? K3_CHECKPOINT_UNKNOWN
+			       : fault;
 	}
 	say_whole(d, s);
 	for (size_t i = 0; i < trunk->n; i++)

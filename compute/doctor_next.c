@@ -63,15 +63,26 @@ static bool find_program(const char *name, const char *in_build, char *ret, size
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
+static void put_layers(const struct k3_next_want *w, FILE *f)
+{
+	if (w->n_layers > 0)
+		(void)fprintf(f, " --layers %u", w->n_layers);
+}
+
 static void put_fetch(const struct k3_next_want *w, FILE *f)
 {
-	char k3[4200];
+	static const char script[] = "deploy/download-model";
+	char path[4200];
 
-	/* A script: no build makes it, it runs from the sources. */
-	(void)fputs(find_program("k3", "k3", k3, sizeof(k3)) ? "k3-download-model "
-							     : "deploy/download-model ",
-		    f);
+	/* A script: no build makes it, it runs from the sources, which are here or around the
+	 * build. */
+	if (!find_program("k3-download-model", "../../deploy/download-model", path, sizeof(path)) &&
+	    (access(script, X_OK) == 0 || access(path, X_OK) < 0))
+		(void)snprintf(path, sizeof(path), "%s", script);
+	put_word(f, path);
+	(void)fputc(' ', f);
 	put_word(f, w->dirs->n > 0 ? w->dirs->items[0] : "DIR");
+	put_layers(w, f);
 }
 
 static void put_pack(const struct k3_next_want *w, FILE *f)
@@ -85,6 +96,7 @@ static void put_pack(const struct k3_next_want *w, FILE *f)
 	put_words(f, w->dirs);
 	put_words(f, w->trunk->n > 0 ? w->trunk : &here);
 	put_option(f, "--config", w->config);
+	put_layers(w, f);
 }
 
 static void put_run(const struct k3_next_want *w, FILE *f)
@@ -99,6 +111,7 @@ static void put_run(const struct k3_next_want *w, FILE *f)
 		put_option(f, "--trunk", w->trunk->items[i]);
 	put_option(f, "--config", w->config);
 	put_option(f, "--tok", w->tok);
+	put_layers(w, f);
 	(void)fprintf(f, " %s --gen 8",
 		      w->has_vocabulary ? "--prompt \"The capital of France is\"" : "--ids 1,2,3");
 }

@@ -9,6 +9,7 @@
 struct k3_next_want {
 	const struct option_list *dirs, *trunk; /* borrowed */
 	const char *config, *tok;               /* as given; NULL: the model's */
+	unsigned n_layers;                      /* as given; 0: all */
 	enum k3_checkpoint checkpoint;
 	bool fits;           /* a run within this machine's memory */
 	bool has_vocabulary; /* a prompt can be text */

@@ -27,7 +27,7 @@ static const struct option_program whole = {
 		 "k3 MODEL [options]                 the same as k3 run MODEL\n"
 		 "k3 tokenize --tok DIR (TEXT | --file F | --jsonl F | --decode IDS) [--control]\n"
 		 "k3 plan (MODEL... | --config FILE) [options]\n"
-		 "k3 doctor [MODEL...] [--trunk FILE] [--measure] [--json]\n"
+		 "k3 doctor [MODEL...] [--trunk FILE] [--layers N] [--measure] [--json]\n"
 		 "k3 trace (MODEL... | --socket PATH) --ids IDS --out DIR [options]\n"
 		 "k3 stats --socket PATH [--watch [SECONDS]] [--json]\n"
 		 "k3 COMMAND --help",
@@ -85,7 +85,7 @@ static const struct option_program plan = {
 static const struct option_program doctor = {
 	.name = "k3",
 	.summary = "what this machine can do, and what to run next",
-	.usage = "k3 doctor [MODEL...] [--trunk FILE] [--measure] [--json]",
+	.usage = "k3 doctor [MODEL...] [--trunk FILE] [--layers N] [--measure] [--json]",
 	.intro =
 		"Looks at processors, memory and its limits, kernel and io_uring, the disks behind "
 		"the model, and the checkpoint's files and headers. Ends with the budgets that "

@@ -105,8 +105,31 @@ def an_absent_shard_is_named(case):
     found, by = doctor(case, model, *RATES, rc=1)
     check_equal(by["checkpoint"]["verdict"], "BAD", "verdict")
     check("missing" in by["checkpoint"]["text"], by["checkpoint"]["text"])
-    check(found["next"] == f"deploy/download-model {model}", f"next is {found['next']}")
+    check(found["next"].endswith(f"deploy/download-model {model}"), f"next is {found['next']}")
+    check("; and " in by["checkpoint"]["text"] and len(by["checkpoint"]["text"]) < 1000, by["checkpoint"]["text"])
     _, by = doctor(case, case.path("nowhere"), rc=2)
+    # Another directory than the sources': the script is named so that it is found.
+    r = case.exec("k3", "doctor", model, *RATES, "--json", preexec=lambda: os.chdir("/"))
+    script = shlex.split(json.loads(r.out)["next"])[0]
+    check(script == "deploy/download-model" or os.access(script, os.X_OK), f"next is {script}")
+
+
+def a_part_of_a_download_can_run(case):
+    """The first layers and the head are there: --layers goes from the finding into the next command."""
+    model = case.copy_model(DEMO)
+    shards = sorted(n for n in os.listdir(model) if n.endswith(".safetensors"))
+    for name in shards[2:9]:
+        os.unlink(os.path.join(model, name))
+    _, by = doctor(case, model, *RATES, rc=1)
+    check("--layers 2 needs only what is here" in by["checkpoint"]["text"], by["checkpoint"]["text"])
+    found, by = doctor(case, model, *RATES, "--layers", "2")
+    check("2 layers, all that --layers asks for" in by["checkpoint"]["text"], by["checkpoint"]["text"])
+    r = subprocess.run(found["next"], shell=True, capture_output=True, timeout=120)
+    check_equal(r.returncode, 0, f"{found['next']}\n{r.stderr.decode()}")
+    found, by = doctor(case, model, *RATES, "--layers", "3", rc=1)
+    check(found["next"].endswith(f"deploy/download-model {model} --layers 3"), f"next is {found['next']}")
+    found, _ = doctor(case, model, *RATES, "--layers", "10", rc=2)
+    check_equal(found["next"], None, "the next command")
 
 
 def a_sandbox_without_io_uring(case):
@@ -144,4 +167,5 @@ def too_little_memory_for_the_released_model(case):
 
 k3test.main([names_everything, the_next_command_works, the_next_command_of_any_model_works,
              a_trunk_file_that_does_not_fit_is_made_again, another_model_is_left_alone, a_damaged_vocabulary_is_found,
-             measures, an_absent_shard_is_named, a_sandbox_without_io_uring, a_limit_of_locked_memory, too_little_memory_for_the_released_model])
+             measures, an_absent_shard_is_named, a_part_of_a_download_can_run,
+             a_sandbox_without_io_uring, a_limit_of_locked_memory, too_little_memory_for_the_released_model])
