@@ -1,13 +1,18 @@
 #include "compute/doctor_next.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "shared/attr.h"
 #include "shared/fd.h"
+#include "shared/trunk_format.h"
 
 enum next { NEXT_NONE, NEXT_FETCH, NEXT_FETCH_REST, NEXT_PACK_AGAIN, NEXT_PACK, NEXT_RUN };
 
@@ -85,6 +90,35 @@ static void put_fetch(const struct k3_next_want *w, FILE *f)
 	put_layers(w, f);
 }
 
+/* Nothing, or a file that k3-store pack replaces: it leaves those alone that are no trunk files. */
+static bool is_free_for_pack(const char *path)
+{
+	CLEANUP(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	uint64_t magic = 0;
+	struct stat st;
+
+	if (fd < 0)
+		return errno == ENOENT;
+	return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+	       (st.st_size == 0 ||
+		(fd_pread_all(fd, &magic, sizeof(magic), 0) == 0 && magic == TRUNK_MAGIC));
+}
+
+/* The trunk files as given; one that is something else gets a name beside it. */
+static void put_trunk_files(const struct k3_next_want *w, FILE *f)
+{
+	char path[PATH_MAX];
+
+	for (size_t i = 0; i < w->trunk->n; i++) {
+		const char *given = w->trunk->items[i];
+
+		(void)snprintf(path, sizeof(path), "%s%s", given,
+			       is_free_for_pack(given) ? "" : ".new");
+		(void)fputc(' ', f);
+		put_word(f, path);
+	}
+}
+
 static void put_pack(const struct k3_next_want *w, FILE *f)
 {
 	static const struct option_list here = { .items = { "k3.trunk" }, .n = 1 };
@@ -94,7 +128,10 @@ static void put_pack(const struct k3_next_want *w, FILE *f)
 	put_word(f, store);
 	(void)fputs(" pack", f);
 	put_words(f, w->dirs);
-	put_words(f, w->trunk->n > 0 ? w->trunk : &here);
+	if (w->trunk->n > 0)
+		put_trunk_files(w, f);
+	else
+		put_words(f, &here);
 	put_option(f, "--config", w->config);
 	put_layers(w, f);
 }

@@ -63,15 +63,25 @@ def the_next_command_of_any_model_works(case):
 def a_trunk_file_that_does_not_fit_is_made_again(case):
     """The checkpoint beside it is whole: nothing of it is to be fetched."""
     trunk = case.path("a trunk")
-    with open(trunk, "w") as f:
+    r = case.exec("k3-store", "pack", DEMO, trunk, "--layers", "2")
+    check_equal(r.rc, 0, f"exit code\n{r}")
+    made_again(case, trunk, trunk)
+    # Another file is left alone by pack; the command has another name.
+    other = case.path("another file")
+    with open(other, "w") as f:
         f.write("no trunk file")
+    made_again(case, other, other + ".new")
+    check_equal(open(other).read(), "no trunk file", "the other file")
+
+
+def made_again(case, trunk, name):
     found, by = doctor(case, DEMO, "--trunk", trunk, *RATES, rc=1)
     check_equal(by["checkpoint"]["verdict"], "ok", "verdict on the checkpoint")
     check_equal(by["trunk file"]["verdict"], "BAD", "verdict on the trunk file")
     check(trunk in by["trunk file"]["text"], by["trunk file"]["text"])
     r = subprocess.run(found["next"], shell=True, capture_output=True, timeout=120)
     check_equal(r.returncode, 0, f"{found['next']}\n{r.stderr.decode()}")
-    doctor(case, DEMO, "--trunk", trunk, *RATES)
+    doctor(case, DEMO, "--trunk", name, *RATES)
 
 
 def another_model_is_left_alone(case):
