@@ -82,8 +82,8 @@ def other_model(case):
 def private_daemon(case):
     """A private daemon that is killed is started again, a few times."""
     g = GREEDY[2]
-    want = case.k3(DEMO, ids=g["ids"], gen=300).run["logits_digest"]
-    run = begin(case, g, 300, DEMO)
+    want = case.k3(DEMO, ids=g["ids"], gen=1200).run["logits_digest"]
+    run = begin(case, g, 1200, DEMO)
 
     def kill_one(before):
         found = {}
