@@ -373,6 +373,7 @@ static int start(struct run *r, struct err *err)
 	r->report.slab_bytes = w->slab_size;
 	k3_memplan_correct(&r->plan, w);
 	r->report.plan = &r->plan;
+	r->report.has_lasting_daemon = r->o->socket != NULL;
 	e = make_engine(r, err);
 	if (e == 0 && r->trace_dir)
 		e = k3_trace_new(&r->values, r->trace_dir, &r->config, r->n_layers,

@@ -30,6 +30,7 @@ struct k3_report {
 	uint64_t client_peak_rss_bytes;   /* private pages; the slab is the daemon's */
 	uint64_t daemon_peak_rss_bytes;   /* slab included */
 	uint64_t row_bytes_read;          /* embedding rows, by the daemon, for all clients */
+	bool has_lasting_daemon;          /* --socket */
 	double memory_rate;               /* measured after a run; 0: not */
 	const struct k3_memplan *plan;    /* borrowed; NULL: the run did not get so far */
 	const struct kern_table *kernels; /* borrowed; NULL likewise */

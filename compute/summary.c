@@ -30,8 +30,11 @@ static const char *advise(const struct k3_report *r, const struct k3_summary *s)
 		return "reading binds, most of it trunk: a larger --trunk-gb, a faster disk, or a "
 		       "trunk file on it (k3-store pack); k3 plan shows what a budget brings";
 	if (s->experts_read > 0 ? m && holds_all_experts(m) : s->trunk_read > 0)
-		return "reading binds, but all has its place in memory and is read once: a longer "
-		       "run, a daemon that stays (k3-iod), or a faster disk";
+		return r->has_lasting_daemon
+			       ? "reading binds, but all has its place in the daemon's memory and "
+				 "is read once: the next run finds it there"
+			       : "reading binds, but all has its place in memory and is read once: "
+				 "a longer run, a daemon that stays (k3-iod), or a faster disk";
 	if (s->experts_read > 0)
 		return "reading binds, and all of the trunk is resident: a larger --cache-gb, or a "
 		       "faster disk; k3-store replay shows what a cache brings";
