@@ -43,7 +43,7 @@ def notices_leftovers(case):
     rc, out = outcome(case, """
     def sample(case):
         k3test.SLOW = 0.01
-        subprocess.Popen(["sh", "-c", "sleep 600 & exit 0"])
+        subprocess.run(["sh", "-c", "sleep 600 & until [ $(cat /proc/$!/comm) = sleep ]; do :; done"])
     """)
     check(rc == 1 and "left running: sleep" in out, f"a case that leaves a process: {rc} {out}")
 
