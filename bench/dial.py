@@ -15,7 +15,6 @@ Prints wall / max of the three for each share, medians of rounds.
 
     bench/dial.py MODEL --build DIR [--pinned 0,0.5,0.95,1] [--rate BYTES] [--threads N] [--rounds N]
 """
-import argparse
 import json
 import os
 import statistics
@@ -26,7 +25,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from overlap import Throttle, busy_share, read_plainly
+from overlap import Throttle, busy_line, busy_share, options, read_plainly
 
 IDS = "3,17,1999"
 GEN = 6  # the first step has the prompt, and fills what can be filled
@@ -99,16 +98,11 @@ def measure(a, throttle, share):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    p.add_argument("model")
-    p.add_argument("--build", required=True, help="meson's build directory")
-    p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--rate", type=int, default=800_000_000, help="bytes a second; 0: as it is")
+    p = options(__doc__, 800_000_000, 3)
     p.add_argument("--pinned", default="0.5,0.95", help="shares of the trunk, ring included")
     p.add_argument("--cache-gb", type=float, default=1000, help="for the resident run, when all experts are too many")
-    p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()
-    print(f"busy with other work    {busy_share():.2f} of the processors", flush=True)
+    print(busy_line(busy_share()), flush=True)
     throttle = Throttle(a.model, a.rate)
     try:
         for share in map(float, a.pinned.split(",")):

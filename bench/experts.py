@@ -15,12 +15,11 @@ wall / (reading + chain), the median of rounds, and what was left to do after a 
 
     bench/experts.py MODEL --build DIR [--rate BYTES] [--threads N] [--gen N] [--rounds N] [--alone]
 """
-import argparse
 import statistics
 import sys
 
 sys.dont_write_bytecode = True
-from overlap import busy_share
+from overlap import busy_line, busy_share, options
 from resident import Daemon, ids, seconds_of, spans_of_k3, steps_of
 
 N_FIRST = 2  # steps of a run that do not count: the prompt's, and one to warm up
@@ -80,19 +79,14 @@ def measure(a, daemon):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    p.add_argument("model")
-    p.add_argument("--build", required=True, help="meson's build directory")
-    p.add_argument("--threads", type=int, default=2)
+    p = options(__doc__, 1_000_000_000, 5)
     p.add_argument("--gen", type=int, default=10)
-    p.add_argument("--rate", type=int, default=1_000_000_000, help="bytes that a device delivers a second")
-    p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--alone", action="store_true", help="the chain also with everything resident")
     a = p.parse_args()
-    print(f"busy with other work    {busy_share():.2f} of the processors", flush=True)
+    print(busy_line(busy_share()), flush=True)
     if a.alone:
         print(f"chain, all resident     {chain_alone(a):.4f} s")
-    with Daemon(a.build, a.model, cache_gb=0, environment={"K3_IOD_FAULT": f"slow={a.rate}"}) as daemon:
+    with Daemon(a.build, a.model, cache_gb=0, environment={"K3_IOD_FAULT": f"slow={a.rate}"} if a.rate else {}) as daemon:
         ratios = [measure(a, daemon) for _ in range(a.rounds)]
     print(f"wall / (reading + chain)  {statistics.median(ratios):.3f}")
 

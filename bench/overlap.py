@@ -74,6 +74,21 @@ def busy_share():
     return (after[0] - before[0]) / max(after[1] - before[1], 1)
 
 
+def busy_line(share):
+    return f"busy with other work    {share:.2f} of the processors" + ("; no figure below is to be believed" if share > 0.1 else "")
+
+
+def options(doc, rate, rounds):
+    """What the benches of a step beside a disk of a known rate have in common."""
+    p = argparse.ArgumentParser(description=doc.split("\n\n")[0])
+    p.add_argument("model")
+    p.add_argument("--build", required=True, help="meson's build directory")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--rate", type=int, default=rate, help="bytes that the disk delivers a second; 0: as it is")
+    p.add_argument("--rounds", type=int, default=rounds)
+    return p
+
+
 def read_plainly(model, n_bytes):
     """Seconds that READERS threads of direct reads need for n_bytes of the shards."""
     chunks, left = [], n_bytes
@@ -141,13 +156,8 @@ def choose_rows(a, reading):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    p.add_argument("model")
-    p.add_argument("--build", required=True, help="meson's build directory")
-    p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--rate", type=int, default=800_000_000, help="bytes a second; 0: as it is")
+    p = options(__doc__, 800_000_000, 3)
     p.add_argument("--rows", type=int, default=0, help="0: choose")
-    p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()
     throttle = Throttle(a.model, a.rate)
 
@@ -172,7 +182,7 @@ def main():
                 break
         return walls, computes, readings
 
-    print(f"busy with other work    {busy_share():.2f} of the processors", flush=True)
+    print(busy_line(busy_share()), flush=True)
     try:
         n_bytes = last_step(a, 8, False)[1]
         print(f"bytes read in a step    {n_bytes}", flush=True)

@@ -27,7 +27,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import plot
-from overlap import busy_share
+from overlap import busy_line, busy_share
 from resident import Daemon, ids, spans_of_k3, steps_of
 
 N_CHUNKS = 3  # of the prompt
@@ -144,6 +144,7 @@ def measure(a):
         sys.exit(f"only {len(decode)} decode steps read nothing: the model is not resident")
     r["bytes_a_token"], r["macs_a_token"] = sum(r["bytes"].values()), sum(r["macs"].values())
     r["memory_read"], r["fma_peak"] = medians(memory), statistics.median(peaks)
+    r["fma_peaks"] = sorted(peaks)
     r["decode"] = sorted(s["step"] for s in decode)
     r["decode_seconds"] = statistics.median(r["decode"])
     r["decode_of_roofline"] = {k: r["bytes_a_token"] / v / r["decode_seconds"] for k, v in r["memory_read"].items()}
@@ -164,7 +165,7 @@ def show_operations(ops, work, of_what):
 
 
 def show(r):
-    print(f"busy with other work    {r['busy']:.2f} of the processors")
+    print(busy_line(r["busy"]))
     print(f"a token                 {r['bytes_a_token']} bytes, {r['macs_a_token'] / 1e9:.2f} GMAC")
     print(f"kernels                 {', '.join(r['kernels'])}; {r['threads']} threads")
     print(f"decode                  {r['decode_seconds']:.4f} s a token (median of {len(r['decode'])}, "
@@ -177,7 +178,8 @@ def show(r):
         print(f"with a neighbour        {r['neighbour_operations']['step']:.4f} s a token, "
               f"{r['neighbour_times_slower']:.2f} times slower")
     print(f"prefill                 {r['prefill_seconds_a_token']:.4f} s a token, "
-          f"{r['prefill_of_fma_peak']:.2f} of the FMA peak, {r['fma_peak'] / 1e9:.1f} GMAC/s")
+          f"{r['prefill_of_fma_peak']:.2f} of the FMA peak, {r['fma_peak'] / 1e9:.1f} GMAC/s "
+          f"({r['fma_peaks'][0] / 1e9:.1f} to {r['fma_peaks'][-1] / 1e9:.1f})")
     show_operations(r["prefill_operations"], {k: v * r["rows"] / r["fma_peak"] for k, v in r["macs"].items()}, "that peak")
 
 
