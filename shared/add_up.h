@@ -7,8 +7,9 @@ enum { ADD_UP_LINE = 8, ADD_UP_WORDS = 4 * ADD_UP_LINE }; /* words of a cache li
 
 typedef uint64_t line __attribute__((vector_size(64)));
 
-/* The sum of n words, a multiple of ADD_UP_WORDS, at a multiple of 64 bytes. */
-#ifdef __x86_64__
+/* The sum of n words, a multiple of ADD_UP_WORDS, at a multiple of 64 bytes. Which clone serves is
+ * found while the program is loaded, when ThreadSanitizer is not ready for instrumented code. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 static uint64_t

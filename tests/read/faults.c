@@ -442,8 +442,8 @@ static void older_rings(void)
 {
 	static const char *const words[] = {
 		"cooperative completions; no deferred completions: kernel too old",
-		"plain ring; no deferred completions: kernel too old; no cooperative completions: "
-		"kernel too old",
+		("plain ring; no deferred completions: kernel too old; no cooperative completions: "
+		 "kernel too old"),
 		"no io_uring: Invalid argument",
 	};
 
