@@ -20,7 +20,7 @@ import sys
 
 sys.dont_write_bytecode = True
 from overlap import busy_line, busy_share, options
-from resident import Daemon, ids, seconds_of, spans_of_k3, steps_of
+from resident import Daemon, ids, medians, seconds_of, spans_of_k3, steps_of
 
 N_FIRST = 2  # steps of a run that do not count: the prompt's, and one to warm up
 
@@ -57,11 +57,6 @@ def decode(a, daemon):
                **chain, "chain": sum(chain.values())}
 
 
-def medians(rows):
-    rows = list(rows)
-    return {k: statistics.median(r[k] for r in rows) for k in rows[0]}
-
-
 def chain_alone(a):
     with Daemon(a.build, a.model) as daemon:
         daemon.run("--ids", ids(256), "--prefill-rows", 128, "--gen", 2, "--threads", a.threads)
@@ -83,10 +78,12 @@ def main():
     p.add_argument("--gen", type=int, default=10)
     p.add_argument("--alone", action="store_true", help="the chain also with everything resident")
     a = p.parse_args()
+    if a.rate <= 0:
+        p.error("--rate: reading is reckoned at this rate, so it must be more than 0")
     print(busy_line(busy_share()), flush=True)
     if a.alone:
         print(f"chain, all resident     {chain_alone(a):.4f} s")
-    with Daemon(a.build, a.model, cache_gb=0, environment={"K3_IOD_FAULT": f"slow={a.rate}"} if a.rate else {}) as daemon:
+    with Daemon(a.build, a.model, cache_gb=0, environment={"K3_IOD_FAULT": f"slow={a.rate}"}) as daemon:
         ratios = [measure(a, daemon) for _ in range(a.rounds)]
     print(f"wall / (reading + chain)  {statistics.median(ratios):.3f}")
 

@@ -2,12 +2,19 @@
 bench/experts.py share."""
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
 STARTED_BY = 300  # seconds: 100 GB are made and read in that time
+
+
+def medians(rows):
+    """Key by key, of dicts with the same keys."""
+    rows = list(rows)
+    return {k: statistics.median(r[k] for r in rows) for k in rows[0]}
 
 
 class Daemon:

@@ -28,7 +28,7 @@ import sys
 sys.dont_write_bytecode = True
 import plot
 from overlap import busy_line, busy_share
-from resident import Daemon, ids, spans_of_k3, steps_of
+from resident import Daemon, ids, medians, spans_of_k3, steps_of
 
 N_CHUNKS = 3  # of the prompt
 N_FIRST = 2   # steps of a run that do not count: the prompt's, and one to warm up
@@ -104,10 +104,6 @@ def operations(seconds, spans):
         if part:
             ret[part] += s["dur"] / 1e6
     return {**ret, "other": seconds - sum(ret.values()), "step": seconds}
-
-
-def medians(rows):
-    return {k: statistics.median(r[k] for r in rows) for k in rows[0]}
 
 
 def run_decode(a, daemon):
