@@ -344,8 +344,10 @@ SIMD_FN void store_panel(float *lanes, size_t n_rows, size_t n_x, float *y, size
 			const size_t stride = M * KERN_LANES;
 			size_t r = 0;
 
+#ifdef SIMD_TREES /* many trees at once are cheaper where the vectors hold all lanes of one */
 			for (; r + SIMD_TREES <= n_rows; r += SIMD_TREES)
 				simd_trees(t + r * stride, stride, ym + r);
+#endif
 			for (; r < n_rows; r++)
 				ym[r] = one_tree(t + r * stride);
 		}

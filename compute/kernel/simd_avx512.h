@@ -114,7 +114,7 @@ SIMD_FN float simd_tree(const simd v[SIMD_HALVES])
  * The trees of SIMD_TREES outputs together, whose lanes stand stride floats apart: each step leaves
  * half as many vectors, so that an output costs 3 operations rather than 8.
  */
-enum { SIMD_TREES = 16 };
+#define SIMD_TREES 16
 
 SIMD_FN void simd_trees(const float *t, size_t stride, float *y)
 {

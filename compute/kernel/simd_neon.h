@@ -104,20 +104,6 @@ SIMD_FN float simd_tree(const simd v[SIMD_HALVES])
 	return vget_lane_f32(d, 0) + vget_lane_f32(d, 1);
 }
 
-/* One tree at a time. */
-enum { SIMD_TREES = 1 };
-
-SIMD_FN void simd_trees(const float *t, size_t stride, float *y)
-{
-	simd v[SIMD_HALVES];
-
-	(void)stride;
-	UNROLL
-	for (size_t h = 0; h < SIMD_HALVES; h++)
-		v[h] = simd_load(t + h * SIMD_LEN);
-	*y = simd_tree(v);
-}
-
 /* bf16: 2 * SIMD_LEN elements; the even ones are the low words of the lanes. */
 SIMD_FN simd_words simd_load_bf16(const void *p)
 {
