@@ -278,7 +278,7 @@ static void set_up(struct bench *b, bool are_small)
 			(void)fprintf(stderr, "bench_read: %s\n", err.text);
 			exit(1);
 		}
-		while (iod_reader_register_some(b->readers[way]) > 0)
+		while (iod_reader_register_some(b->readers[way], UINT64_MAX) > 0)
 			;
 		(void)printf("%s\n", iod_reader_describe(b->readers[way]));
 	}

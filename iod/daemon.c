@@ -273,6 +273,11 @@ static int make_memory(struct iod_daemon *d, struct err *err)
 	return iod_handout_add_slab(&d->handout, d->slab, err);
 }
 
+static void prepare_memory(void *data, uint8_t *at, uint64_t size)
+{
+	slab_fault_at(data, at, size);
+}
+
 static int make_reader(struct iod_daemon *d, struct err *err)
 {
 	struct iod_reader_settings settings;
@@ -280,6 +285,8 @@ static int make_reader(struct iod_daemon *d, struct err *err)
 	int r;
 
 	iod_options_reader(d->options, &d->tuning, &settings);
+	settings.prepare = prepare_memory;
+	settings.prepare_data = d->slab;
 	settings.alive_fd = iod_keep_make_pipe(d);
 	r = iod_reader_new(&d->reader, d->event, d->source, d->slab->base, d->slab->size, &settings,
 			   err);

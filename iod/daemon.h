@@ -29,9 +29,10 @@
 #include "shared/tuning.h"
 
 enum iod_phase {
-	IOD_PHASE_MEMORY, /* the slab is made resident, a piece a turn */
+	IOD_PHASE_MEMORY, /* as much of the slab is made resident as must be */
 	IOD_PHASE_PROBE,  /* one tile is read */
-	IOD_PHASE_SERVE,  /* READY: clients are let in; pinned tiles still load */
+	IOD_PHASE_SERVE,  /* READY: clients are let in; the rest of the slab follows, a piece a
+			     turn, and pinned tiles still load */
 };
 
 struct iod_daemon {
@@ -72,6 +73,7 @@ struct iod_daemon {
 	enum iod_phase phase;
 	sd_event_source *pump_source, *start_source, *timer_source, *listen_source;
 	bool is_change_told;  /* a file has changed, which is logged */
+	bool is_resident;     /* all of the slab, and registered as far as it can be */
 	bool is_pinned_told;  /* the line "all pinned" is printed */
 	uint64_t start_usec;  /* CLOCK_MONOTONIC */
 	uint64_t status_usec; /* when the last status went out */

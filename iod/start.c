@@ -81,6 +81,8 @@ static void serve(struct iod_daemon *d)
 		return;
 	}
 	iod_notify_ready("serving");
+	if (!d->is_resident)
+		(void)sd_event_source_set_enabled(d->start_source, SD_EVENT_ON);
 	iod_start_report_pinning(d);
 	iod_daemon_wake(d);
 }
@@ -140,16 +142,36 @@ static void log_start(const struct iod_daemon *d)
 		d->source->n_trunk_files ? "the trunk file" : "the shards",
 		iod_reader_describe(d->reader), megabytes(p->total_size), d->trunk->n_pinned,
 		megabytes(p->pinned_size), megabytes(p->ring_size), p->ring_note[0] ? " for " : "",
-		p->ring_note, p->n_slots, megabytes(p->slots_size), d->slab->huge_note,
+		p->ring_note, p->n_slots, megabytes(p->slots_size),
+		d->is_resident ? d->slab->huge_note : "most pages still to be had",
 		d->slab->mlock_note, megabytes(p->daemon_private_size),
 		d->listener.fd >= 0 ? d->listener.where : "one client over its socket pair");
+}
+
+/* What could not be said yet in the line before. */
+static void log_resident(const struct iod_daemon *d)
+{
+	log_info("all %.3f MB of the slab are resident: %s, %s; %s", megabytes(d->slab->size),
+		 d->slab->huge_note, d->slab->mlock_note, iod_reader_describe(d->reader));
+}
+
+static void tell_progress(struct iod_daemon *d)
+{
+	uint64_t now = 0;
+
+	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
+	if (now - d->status_usec < STATUS_USEC)
+		return;
+	d->status_usec = now;
+	iod_notify_extend_timeout(EXTEND_USEC);
+	iod_notify_status("taking memory: %.0f of %.0f MB", megabytes(d->slab->faulted),
+			  megabytes(d->slab->size));
 }
 
 static int on_turn(sd_event_source *source, void *data)
 {
 	struct iod_daemon *d = data;
 	struct err err = { 0 };
-	uint64_t now = 0;
 	int more, r;
 
 	if (iod_keep_is_draining(d)) {
@@ -158,22 +180,23 @@ static int on_turn(sd_event_source *source, void *data)
 		iod_notify_status("waiting for the reads of the daemon before to land");
 		return 0;
 	}
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
-	if (now - d->status_usec >= STATUS_USEC) {
-		d->status_usec = now;
-		iod_notify_extend_timeout(EXTEND_USEC);
-		iod_notify_status("taking memory: %.0f of %.0f MB", megabytes(d->slab->faulted),
-				  megabytes(d->slab->size));
-	}
+	if (d->phase == IOD_PHASE_MEMORY)
+		tell_progress(d);
 	more = slab_fault_some(d->slab, &err);
 	if (more < 0) {
 		quit(d, &err);
 		return 0;
 	}
-	r = iod_reader_register_some(d->reader);
-	if (more > 0 || r > 0)
+	r = iod_reader_register_some(d->reader, d->slab->faulted);
+	d->is_resident = more == 0 && r <= 0;
+	if (!d->is_resident && (d->phase == IOD_PHASE_SERVE || !slab_is_usable_early(d->slab)))
 		return 0;
+	/* serve goes on with the rest: nothing may delay the probe */
 	(void)sd_event_source_set_enabled(source, SD_EVENT_OFF);
+	if (d->phase == IOD_PHASE_SERVE) {
+		log_resident(d);
+		return 0;
+	}
 	log_start(d);
 	probe(d);
 	return 0;

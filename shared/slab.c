@@ -14,12 +14,12 @@
 #include "shared/fd.h"
 #include "shared/slab_pages.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 #ifndef MLOCK_ONFAULT
 #define MLOCK_ONFAULT 1
 #endif
+
+/* Resident in some milliseconds. */
+enum { SMALL_SLAB = 16 << 20 };
 
 struct slab *slab_free(struct slab *s)
 {
@@ -28,6 +28,7 @@ struct slab *slab_free(struct slab *s)
 	if (s->base)
 		(void)munmap(s->base, s->size);
 	(void)fd_close(s->fd);
+	free(s->is_resident);
 	free(s);
 	return NULL;
 }
@@ -98,6 +99,11 @@ static void write_frame(struct slab *s, const struct slab_header *h)
 	}
 }
 
+static uint64_t n_huge_pages(const struct slab *s)
+{
+	return (s->size + SLAB_HUGE_PAGE - 1) / SLAB_HUGE_PAGE;
+}
+
 static int map_writable(struct slab *s, struct err *err)
 {
 	s->base = slab_pages_map(s->fd, s->size, PROT_READ | PROT_WRITE);
@@ -146,6 +152,9 @@ int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t mode
 	s->is_writable = true;
 	s->size = plan->total_size;
 	s->fd = -1;
+	s->is_resident = calloc(n_huge_pages(s), 1);
+	if (!s->is_resident)
+		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
 	r = make_memory(s, plan->pages, err);
 	if (r < 0)
 		return r;
@@ -190,6 +199,9 @@ int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 		return err_set(err, ERR_STALE,
 			       "it was made for other budgets, other files or by another version");
 	s->size = plan->total_size;
+	s->is_resident = calloc(n_huge_pages(s), 1);
+	if (!s->is_resident)
+		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
 	s->fd = fd;
 	r = map_writable(s, err);
 	if (r == 0)
@@ -219,29 +231,59 @@ static void touch_pages(uint8_t *at, uint64_t size)
 	}
 }
 
+/* One huge page, or as many small ones. 0 or -errno. */
+static int fault(struct slab *s, uint64_t i)
+{
+	uint64_t at = i * SLAB_HUGE_PAGE;
+	uint64_t n = s->size - at < SLAB_HUGE_PAGE ? s->size - at : SLAB_HUGE_PAGE;
+
+	slab_pages_collapse(s, at, n);
+	if (madvise(s->base + at, n, MADV_POPULATE_WRITE) < 0) {
+		if (errno != EINVAL)
+			return -errno;
+		s->is_touched = true;
+		touch_pages(s->base + at, n);
+	}
+	s->is_resident[i] = 1;
+	return 0;
+}
+
 int slab_fault_some(struct slab *s, struct err *err)
 {
-	uint64_t n = s->size - s->faulted;
+	uint64_t i = s->faulted / SLAB_HUGE_PAGE, n = n_huge_pages(s);
+	int r = 0;
 
-	if (n > SLAB_FAULT_PIECE)
-		n = SLAB_FAULT_PIECE;
-	slab_pages_collapse(s, s->faulted, n);
-	if (n > 0 && madvise(s->base + s->faulted, n, MADV_POPULATE_WRITE) < 0) {
-		if (errno != EINVAL && errno != EAGAIN && errno != EINTR)
-			return err_set(err, ERR_NO_MEMORY,
-				       "the machine has no memory for the slab: %" PRIu64
-				       " of %" PRIu64 " bytes could be had (%s)",
-				       s->faulted, s->size, strerror(errno));
-		if (errno == EINVAL)
-			touch_pages(s->base + s->faulted, n);
-		else
-			n = 0;
-	}
-	s->faulted += n;
+	while (i < n && s->is_resident[i])
+		i++;
+	if (i < n)
+		r = fault(s, i);
+	if (r == -EAGAIN || r == -EINTR)
+		return 1;
+	if (r < 0)
+		return err_set(err, ERR_NO_MEMORY,
+			       "the machine has no memory for the slab: %" PRIu64 " of %" PRIu64
+			       " bytes could be had (%s)",
+			       i * SLAB_HUGE_PAGE, s->size, strerror(-r));
+	s->faulted = i + 1 < n ? (i + 1) * SLAB_HUGE_PAGE : s->size;
 	if (s->faulted < s->size)
 		return 1;
 	slab_pages_note(s);
 	return 0;
+}
+
+bool slab_is_usable_early(const struct slab *s)
+{
+	return s->size > SMALL_SLAB && !s->is_reserved && !s->is_touched;
+}
+
+void slab_fault_at(struct slab *s, const uint8_t *at, uint64_t size)
+{
+	uint64_t offset = (uint64_t)(at - s->base);
+	uint64_t end = (offset + size + SLAB_HUGE_PAGE - 1) / SLAB_HUGE_PAGE;
+
+	for (uint64_t i = offset / SLAB_HUGE_PAGE; i < end; i++)
+		if (!s->is_resident[i] && fault(s, i) < 0)
+			return;
 }
 
 /* Every number of a header that came from a peer. Returns what is wrong, or NULL. */

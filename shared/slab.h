@@ -14,10 +14,9 @@
 #include "shared/slab_layout.h"
 
 enum {
-	SLAB_LEAST_TILES = 4,       /* largest tiles that the ring holds at the floor */
-	SLAB_LEAST_SLOTS = 4,       /* slots taken when the least that works is asked for */
-	SLAB_FLOOR_SLOTS = 2,       /* fewer are refused */
-	SLAB_FAULT_PIECE = 64 << 20 /* bytes made resident in one turn of the daemon's loop */
+	SLAB_LEAST_TILES = 4, /* largest tiles that the ring holds at the floor */
+	SLAB_LEAST_SLOTS = 4, /* slots taken when the least that works is asked for */
+	SLAB_FLOOR_SLOTS = 2  /* fewer are refused */
 };
 
 /* Budget that means "everything". */
@@ -82,13 +81,15 @@ struct slab {
 	struct slab_header header; /* private copy: what was validated stays so */
 	struct slab_entry *tiles;  /* [header.n_tiles], in the mapping */
 	struct slab_entry *slots;  /* [header.n_slots], in the mapping */
-	uint64_t faulted;          /* bytes made resident so far */
+	uint64_t faulted;          /* all before this is resident */
+	uint8_t *is_resident;      /* owned; of each SLAB_HUGE_PAGE bytes; NULL in a client */
 	uint64_t huge_before;      /* huge shmem bytes of the machine before the first fault */
 	bool is_writable;
 	bool is_reserved;             /* of reserved huge pages */
+	bool is_touched;              /* the kernel has no way but writing to make it resident */
 	bool wants_huge;              /* transparent ones */
-	bool is_collapsed;            /* they are still being asked for, piece by piece */
-	int collapse_error;           /* of the last piece that got none */
+	bool is_collapsed;            /* they are still being asked for, one by one */
+	int collapse_error;           /* of the last that was not to be had */
 	uint32_t n_collapse_failures; /* pages that were not to be had */
 	char huge_note[192];          /* "huge pages", or why there are none */
 	char mlock_note[96];          /* "locked", or why not */
@@ -109,9 +110,18 @@ int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t mode
 int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 	       const uint8_t model_digest[16], struct err *err);
 struct slab_pipes *slab_pipes(const struct slab *s);
-/* Make the next SLAB_FAULT_PIECE bytes resident; > 0 more to do, 0 done, ERR_NO_MEMORY. The notes
- * are final when it is done. */
+/* Make the next huge page resident, or small ones in its place; > 0 more to do, 0 done,
+ * ERR_NO_MEMORY. The notes are final when it is done. */
 int slab_fault_some(struct slab *s, struct err *err);
+/*
+ * May it be used while parts are not resident? Not a small one, which takes no time; nor one that
+ * is made resident by writing to it; nor one of reserved pages, which a control group's limit may
+ * still refuse.
+ */
+bool slab_is_usable_early(const struct slab *s);
+/* The huge pages around size bytes at at, before these are read into, so that no small ones come.
+ * What cannot be had now is left to slab_fault_some. */
+void slab_fault_at(struct slab *s, const uint8_t *at, uint64_t size);
 
 /*
  * The client's side: map fd (stays the caller's, may be closed at once) read-only and check every

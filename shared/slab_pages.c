@@ -155,13 +155,10 @@ void slab_pages_ask(struct slab *s, enum slab_pages pages)
 	}
 }
 
-static void touch(uint8_t *at, uint64_t size)
+/* Without writing to it: something may be read into it already. */
+static void touch(uint8_t *at)
 {
-	for (uint64_t i = 0; i < size; i += SLAB_HUGE_PAGE) {
-		volatile uint8_t *p = at + i;
-
-		*p = *p;
-	}
+	(void)madvise(at, SLAB_PAGE, MADV_POPULATE_WRITE);
 }
 
 static int collapse(uint8_t *at, uint64_t size)
@@ -171,22 +168,18 @@ static int collapse(uint8_t *at, uint64_t size)
 
 void slab_pages_collapse(struct slab *s, uint64_t at, uint64_t size)
 {
+	int r;
+
 	if (!s->is_collapsed)
 		return;
-	touch(s->base + at, size);
-	if (collapse(s->base + at, size) == 0)
+	touch(s->base + at);
+	r = collapse(s->base + at, size);
+	if (r == 0)
 		return;
-	/* it has stopped at the first that could not be had */
-	for (uint64_t i = 0; i < size && s->is_collapsed; i += SLAB_HUGE_PAGE) {
-		int r = collapse(s->base + at + i, SLAB_HUGE_PAGE);
-
-		if (r == 0)
-			continue;
-		s->collapse_error = r;
-		/* EINVAL: a kernel before 6.1, or one that denies huge pages here altogether */
-		if (r == -EINVAL || ++s->n_collapse_failures == FAILURES_MAX)
-			s->is_collapsed = false;
-	}
+	s->collapse_error = r;
+	/* EINVAL: a kernel before 6.1, or one that denies huge pages here altogether */
+	if (r == -EINVAL || ++s->n_collapse_failures == FAILURES_MAX)
+		s->is_collapsed = false;
 }
 
 /* size bytes of a memfd that lives as long as the mapping. */
@@ -207,7 +200,7 @@ uint8_t *slab_pages_memory(uint64_t size, bool small)
 		(void)madvise(at, size, MADV_NOHUGEPAGE);
 	else if (madvise(at, size, MADV_HUGEPAGE) == 0)
 		for (uint64_t i = 0; i < size; i += SLAB_HUGE_PAGE) {
-			touch(at + i, SLAB_HUGE_PAGE);
+			touch(at + i);
 			(void)collapse(at + i, SLAB_HUGE_PAGE);
 		}
 	for (uint64_t i = 0; i < size; i += SLAB_PAGE) {
@@ -226,7 +219,7 @@ int slab_pages_try(void)
 	if (!at)
 		return -errno;
 	r = madvise(at, SLAB_HUGE_PAGE, MADV_HUGEPAGE) < 0 ? -errno : 0;
-	touch(at, SLAB_HUGE_PAGE);
+	touch(at);
 	if (r == 0)
 		r = collapse(at, SLAB_HUGE_PAGE);
 	(void)munmap(at, SLAB_HUGE_PAGE);

@@ -1,6 +1,12 @@
 #pragma once
 /* What the slab's memory is made of; for slab.c alone. Each leaves words in s->huge_note. */
+#include <sys/mman.h>
+
 #include "shared/slab.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 /* Map fd at an address that is a multiple of the huge page size, so that huge pages can be mapped
  * as such. NULL and errno on failure. */
@@ -11,7 +17,7 @@ int slab_pages_reserve(struct slab *s);
 void slab_pages_refuse(struct slab *s, int error);
 /* Of the mapping, before anything of it is resident. */
 void slab_pages_ask(struct slab *s, enum slab_pages pages);
-/* Make huge pages of this piece, of which nothing is resident, as far as the kernel has any. */
+/* Make a huge page of these bytes, of which nothing is resident, if the kernel has one. */
 void slab_pages_collapse(struct slab *s, uint64_t at, uint64_t size);
 /* All is resident: the note's last words. */
 void slab_pages_note(struct slab *s);

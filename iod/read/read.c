@@ -86,12 +86,17 @@ static void start_chunk(struct iod_reader *r, struct reader_chunk *c)
 	r->backend->class->queue(r->backend, &c->io);
 }
 
+static bool is_in_slab(const struct iod_reader *r, const uint8_t *dst)
+{
+	return dst >= r->slab && dst < r->slab + r->slab_size;
+}
+
 /* The piece of registered memory dst lies in, and how many bytes of size lie in the same piece. */
 static int32_t find_buffer(const struct iod_reader *r, const uint8_t *dst, uint64_t *size)
 {
 	uint64_t offset, piece, room;
 
-	if (dst < r->slab || dst >= r->slab + r->slab_size)
+	if (!is_in_slab(r, dst))
 		return IOD_NOT_FIXED;
 	offset = (uint64_t)(dst - r->slab);
 	piece = offset / r->piece_size;
@@ -153,6 +158,8 @@ static void start_next_chunk(struct iod_reader *r, struct iod_queue *q, struct i
 	c->io.dst = req->dst + seg->slab_off + req->next_offset;
 	c->io.buffer = find_buffer(r, c->io.dst, &size);
 	c->io.size = (uint32_t)size;
+	if (r->prepare && is_in_slab(r, c->io.dst))
+		r->prepare(r->prepare_data, c->io.dst, size);
 	c->io.is_buffered = file->direct_fd < 0;
 	c->req = req;
 	c->queue = q;

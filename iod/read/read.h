@@ -62,6 +62,9 @@ struct iod_reader_settings {
 	uint64_t chunk;                /* bytes, multiple of 4096; 0 = the default */
 	const struct tuning_row *rows; /* borrowed during the call; later ones win */
 	uint32_t n_rows;
+	/* Told of memory in the slab before it is read into, chunk by chunk; NULL: nobody. */
+	void (*prepare)(void *data, uint8_t *at, uint64_t size);
+	void *prepare_data;
 	/* A descriptor that is to stay open until no read of this process can land any more, also
 	 * when it is killed: owned by the reader from a successful iod_reader_new on. 0: none. */
 	int alive_fd;
@@ -89,9 +92,10 @@ struct iod_reader *iod_reader_free(struct iod_reader *r);
  */
 int iod_reader_retune(struct iod_reader *r, const struct iod_reader_settings *settings,
 		      char *changes, size_t size, struct err *err);
-/* Register the next piece of the slab (call after it was faulted in); > 0 more to do, 0 done (also
- * when registration is impossible: reads then go unregistered and iod_reader_describe says so). */
-int iod_reader_register_some(struct iod_reader *r);
+/* Register the next piece of the slab, when it lies in the first resident bytes, since registering
+ * faults in small pages; > 0 more to do, 0 done (also when registration is impossible: reads then
+ * go unregistered and iod_reader_describe says so). */
+int iod_reader_register_some(struct iod_reader *r, uint64_t resident);
 
 /* Queue a request; done() comes later, always. */
 void iod_reader_submit(struct iod_reader *r, struct iod_read *req);

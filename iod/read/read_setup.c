@@ -171,6 +171,8 @@ int iod_reader_new(struct iod_reader **ret, sd_event *event, const struct source
 	list_init(&r->finished);
 	r->slab = slab;
 	r->slab_size = slab ? slab_size : 0;
+	r->prepare = settings->prepare;
+	r->prepare_data = settings->prepare_data;
 	plan_pieces(r);
 	e = iod_fault_parse(&r->fault, faults, err);
 	if (r->fault.is_active)
@@ -213,7 +215,7 @@ struct iod_reader *iod_reader_free(struct iod_reader *r)
 	return NULL;
 }
 
-int iod_reader_register_some(struct iod_reader *r)
+int iod_reader_register_some(struct iod_reader *r, uint64_t resident)
 {
 	uint64_t offset = r->n_registered * r->piece_size;
 	uint64_t size = r->slab_size - offset;
@@ -224,6 +226,8 @@ int iod_reader_register_some(struct iod_reader *r)
 		return 0;
 	if (size > r->piece_size)
 		size = r->piece_size;
+	if (offset + size > resident)
+		return 1;
 	e = r->fault.no_register ? -ENOMEM
 				 : r->backend->class->register_piece(r->backend, r->n_registered,
 								     r->slab + offset, size);

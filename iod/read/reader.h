@@ -62,6 +62,8 @@ struct iod_reader {
 	iod_reader_watch_fn *watch; /* NULL: nobody */
 	void *watch_data;
 	struct iod_fault fault;
+	void (*prepare)(void *data, uint8_t *at, uint64_t size); /* NULL: nobody */
+	void *prepare_data;
 	/* registered memory */
 	uint8_t *slab;
 	uint64_t slab_size;

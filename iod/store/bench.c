@@ -176,7 +176,7 @@ static int make_reader(struct run *b, struct err *err)
 		return err_set(err, ERR_NO_MEMORY, "no memory to read into: %d MiB are needed",
 			       MEMORY >> 20);
 	r = iod_reader_new(&b->reader, b->event, &b->files, b->memory, MEMORY, &settings, err);
-	while (r == 0 && iod_reader_register_some(b->reader) > 0)
+	while (r == 0 && iod_reader_register_some(b->reader, UINT64_MAX) > 0)
 		;
 	return r;
 }

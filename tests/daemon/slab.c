@@ -236,8 +236,8 @@ static void sealed(void)
 	slab_freep(&s);
 }
 
-/* A slab large enough for huge pages, made of these, filled and resident; the note in words. */
-static struct slab *make_large(struct slab_plan *p, enum slab_pages pages)
+/* A slab large enough for huge pages. */
+static void plan_large(struct slab_plan *p)
 {
 	struct slab_want want = {
 		.trunk_size = 70 * MIB,
@@ -245,11 +245,18 @@ static struct slab *make_large(struct slab_plan *p, enum slab_pages pages)
 		.n_tiles = 70,
 		.trunk_budget = SLAB_BUDGET_ALL,
 	};
+
+	plan(&want, p);
+}
+
+/* The same made of these, filled and resident; the note in words. */
+static struct slab *make_large(struct slab_plan *p, enum slab_pages pages)
+{
 	struct slab *s = NULL;
 	struct err err = { 0 };
 	int r;
 
-	plan(&want, p);
+	plan_large(p);
 	p->pages = pages;
 	CHECK_MSG(slab_new(&s, p, digest, &err) == 0, "%s", err.text);
 	while ((r = slab_fault_some(s, &err)) > 0)
@@ -295,6 +302,65 @@ static void transparent_pages(void)
 	else
 		CHECK(strncmp(s->huge_note, "huge pages", 10) == 0);
 	use_large(s, &p);
+}
+
+static bool is_in_memory(const struct slab *s, uint64_t at)
+{
+	unsigned char page;
+
+	CHECK(mincore(s->base + at / SLAB_PAGE * SLAB_PAGE, SLAB_PAGE, &page) == 0);
+	return (page & 1) != 0;
+}
+
+/* What is used before all of it is resident: these pages and no others, and what has been read into
+ * them stays when the rest follows. */
+static void used_early(void)
+{
+	uint64_t at = 20 * MIB - 3;
+	struct slab_plan p;
+	struct slab *s = NULL;
+	struct err err = { 0 };
+	int r;
+
+	plan_large(&p);
+	CHECK_MSG(slab_new(&s, &p, digest, &err) == 0, "%s", err.text);
+	CHECK_EQ(slab_fault_some(s, &err), 1);
+	CHECK(slab_is_usable_early(s));
+	CHECK(is_in_memory(s, 2 * MIB - 1) && !is_in_memory(s, 2 * MIB));
+	slab_fault_at(s, s->base + at, 6);
+	CHECK(is_in_memory(s, 18 * MIB) && is_in_memory(s, 22 * MIB - 1));
+	CHECK(!is_in_memory(s, 18 * MIB - 1) && !is_in_memory(s, 22 * MIB));
+	memset(s->base + 18 * MIB, 9, 4 * MIB);
+	while ((r = slab_fault_some(s, &err)) > 0)
+		slab_fault_at(s, s->base + s->size - 1, 1);
+	CHECK_MSG(r == 0, "%s", err.text);
+	for (uint64_t i = 0; i < s->size; i += SLAB_PAGE) {
+		CHECK_MSG(is_in_memory(s, i), "%llu", (unsigned long long)i);
+		if (i >= p.pinned_off)
+			CHECK_EQ(s->base[i], i >= 18 * MIB && i < 22 * MIB ? 9 : 0);
+	}
+	slab_freep(&s);
+	s = make(&p);
+	CHECK(!slab_is_usable_early(s));
+	slab_freep(&s);
+}
+
+static void no_memory(void)
+{
+	struct slab_plan p;
+	struct slab *s = NULL;
+	struct err err = { 0 };
+	int r;
+
+	plan_large(&p);
+	CHECK_MSG(slab_new(&s, &p, digest, &err) == 0, "%s", err.text);
+	CHECK(munmap(s->base + 10 * MIB, 2 * MIB) == 0);
+	while ((r = slab_fault_some(s, &err)) > 0)
+		;
+	CHECK(r < 0);
+	CHECK_EQ(err.code, ERR_NO_MEMORY);
+	CHECK_MSG(strstr(err.text, "10485760 of 75497472 bytes"), "%s", err.text);
+	slab_freep(&s);
 }
 
 static void small_pages(void)
@@ -442,6 +508,8 @@ static const struct test_case cases[] = {
 	{ "sealed", sealed },
 	{ "transparent pages", transparent_pages },
 	{ "small pages", small_pages },
+	{ "used early", used_early },
+	{ "no memory", no_memory },
 	{ "reserved pages", reserved_pages },
 	{ "header with one number wrong", header_wrong },
 	{ "not a slab", not_a_slab },

@@ -63,13 +63,29 @@ def watchdog(case):
     check_equal(d.stop(), 0, "exit code of k3-iod")
 
 
-def pinning(case):
-    """A long start says how far it is and asks for time, and the watchdog is fed all along."""
+def synth(case):
     model = case.path("model")
     r = case.exec("k3-store", "synth", model, "--hidden", "1024", "--layers", "4", "--dense", "4096", "--experts", "8",
                   "--vocab", "4096")
     if r.rc != 0:
         raise k3test.Failure(f"k3-store synth failed\n{r}")
+    return model
+
+
+def memory_after_ready(case):
+    """A large slab is served from while it is still being made resident; the second line says what became of it."""
+    d = Daemon(case, synth(case), "--trunk-gb", "0", "--cache-gb", "2")
+    check(re.search(r"still to be had, (locked|not locked)", d.log()), f"all of the slab was taken before READY\n{d.log()}")
+    runs = [case.k3(None, ids=[5, 6, 7], gen=4, daemon=d, logits=True)]
+    wait_until(lambda: re.search(r"all \d+\.\d+ MB of the slab are resident: \S", d.log()), "the line about memory")
+    runs.append(case.k3(None, ids=[5, 6, 7], gen=4, daemon=d, logits=True))
+    check_equal(*[r.logits.tobytes() for r in runs], "logits before and after")
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+
+
+def pinning(case):
+    """A long start says how far it is and asks for time, and the watchdog is fed all along."""
+    model = synth(case)
     d = Daemon(case, model, "--trunk-gb", "10", "--cache-gb", "0", env={"K3_IOD_FAULT": "slow=40M", "WATCHDOG_USEC": "2000000"},
                wait=False)
     extend = d.wait_notify(lambda x: x.startswith("EXTEND_TIMEOUT_USEC="), 120)
@@ -175,4 +191,4 @@ def daemon_dies(case):
     check(case.path("nothing") in r.err, f"the socket is not named\n{r}")
 
 
-k3test.main([ready, not_ready, watchdog, pinning, socket_activation, foreign_environment, ends_with_its_client, daemon_dies])
+k3test.main([ready, not_ready, watchdog, memory_after_ready, pinning, socket_activation, foreign_environment, ends_with_its_client, daemon_dies])

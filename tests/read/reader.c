@@ -249,9 +249,66 @@ static void registered_pieces(void)
 			rig_check(&rig, &r);
 			memset(rig.slab + border - 2 * MIB, RIG_POISON, 4 * MIB);
 		}
-		more = more > 0 ? iod_reader_register_some(rig.reader) : -1;
+		more = more > 0 ? iod_reader_register_some(rig.reader, UINT64_MAX) : -1;
 	}
 	rig_free(&rig);
+}
+
+/* The whole pages of one registered piece must be there before it is registered. */
+static void registered_when_resident(void)
+{
+	struct rig rig = { .slab_size = 130 * MIB };
+	bool is_ring;
+
+	rig_add_file(&rig, test_tmpdir(), MIB);
+	start(&rig, NULL);
+	is_ring = strncmp(iod_reader_describe_short(rig.reader), "threads", 7) != 0;
+	CHECK_EQ(iod_reader_register_some(rig.reader, 64 * MIB - 1), is_ring);
+	CHECK_EQ(iod_reader_register_some(rig.reader, 64 * MIB), is_ring);
+	CHECK_EQ(iod_reader_register_some(rig.reader, 128 * MIB - 1), is_ring);
+	CHECK_EQ(iod_reader_register_some(rig.reader, 130 * MIB), is_ring);
+	CHECK(!strstr(iod_reader_describe_short(rig.reader), "fixed"));
+	CHECK_EQ(iod_reader_register_some(rig.reader, 130 * MIB), 0);
+	CHECK_EQ(strstr(iod_reader_describe_short(rig.reader), "fixed") != NULL, is_ring);
+	rig_free(&rig);
+}
+
+static void allow(void *data, uint8_t *at, uint64_t size)
+{
+	uint64_t *n_told = data;
+
+	CHECK_EQ((uintptr_t)at % SLAB_PAGE, 0);
+	CHECK_EQ(mprotect(at, size, PROT_READ | PROT_WRITE), 0);
+	*n_told += size;
+}
+
+/* Nothing can be read into the slab before whoever prepares it was told, and memory elsewhere is
+ * not his. */
+static void prepared(void)
+{
+	uint64_t n_told = 0;
+	struct rig rig = { .settings = { .prepare = allow, .prepare_data = &n_told } };
+	struct rig_read r = { 0 }, other = { 0 };
+	uint8_t *mine = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(mine != MAP_FAILED);
+	rig_add_file(&rig, test_tmpdir(), 5 * MIB);
+	start(&rig, "short=3");
+	CHECK_EQ(mprotect(rig.slab, rig.slab_size, PROT_NONE), 0);
+	rig_add_segment(&other, 0, 0, 100 * KIB);
+	rig_submit(&rig, &other, IOD_READ_DEMAND, mine);
+	rig_wait(&rig, &other);
+	CHECK_EQ(other.result, 0);
+	CHECK_EQ(n_told, 0);
+	rig_add_segment(&r, 0, 1234, 3 * MIB);
+	rig_submit(&rig, &r, IOD_READ_TRUNK, rig.slab + 5 * SLAB_PAGE);
+	rig_wait(&rig, &r);
+	CHECK_EQ(r.result, 0);
+	CHECK_EQ(n_told, 3 * MIB + SLAB_PAGE);
+	CHECK_EQ(mprotect(rig.slab, rig.slab_size, PROT_READ), 0);
+	rig_check(&rig, &r);
+	rig_free(&rig);
+	CHECK_EQ(munmap(mine, MIB), 0);
 }
 
 /* A slow device with one chunk in flight: a later demand overtakes trunk, that hints, and so on. */
@@ -383,6 +440,8 @@ static const struct test_case cases[] = {
 	{ "refused", refused },
 	{ "private_buffer", private_buffer },
 	{ "registered_pieces", registered_pieces },
+	{ "registered_when_resident", registered_when_resident },
+	{ "prepared", prepared },
 	{ "order_of_classes", order_of_classes },
 	{ "hints_one_chunk", hints_one_chunk },
 	{ "promotion", promotion },

@@ -71,7 +71,7 @@ int rig_start(struct rig *rig, const char *faults)
 
 void rig_register_all(struct rig *rig)
 {
-	while (iod_reader_register_some(rig->reader) > 0)
+	while (iod_reader_register_some(rig->reader, UINT64_MAX) > 0)
 		;
 }
 
