@@ -129,18 +129,23 @@ static void check_matmul_format(struct check *c, enum kern_format f)
 	};
 	size_t step = f == KERN_MXFP4 ? 32 : 1;
 
+	/* One draw a statement: the order of those in one call is the compiler's choice. */
 	for (int v = 0; v < VALUES_N_; v++) {
 		for (size_t n = 0; n <= 3 * line_of(f) + step; n += step) {
+			size_t n_rows;
+
 			check_shape(c, f, (enum values)v, 1 + check_below(c, 30), n, 1);
-			check_shape(c, f, (enum values)v, 1 + check_below(c, 14), n,
-				    1 + check_below(c, 13));
+			n_rows = 1 + check_below(c, 14);
+			check_shape(c, f, (enum values)v, n_rows, n, 1 + check_below(c, 13));
 		}
 		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
 			check_shape(c, f, (enum values)v, shapes[i].n_rows, shapes[i].n_cols,
 				    shapes[i].n_x);
-		for (size_t i = 0; i < 6 && f != KERN_MXFP4; i++)
-			check_shape(c, f, (enum values)v, 14, 1000 + check_below(c, 1200),
-				    1 + check_below(c, 5));
+		for (size_t i = 0; i < 6 && f != KERN_MXFP4; i++) {
+			size_t n_cols = 1000 + check_below(c, 1200);
+
+			check_shape(c, f, (enum values)v, 14, n_cols, 1 + check_below(c, 5));
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ struct check {
 	uint64_t rng;
 	enum values values;
 	unsigned long n_cases, n_failed;
+	uint64_t digest_ref, digest_candidate; /* of what they wrote; a NaN is a NaN */
 };
 
 /* Start a case of op; false: not asked for. */
