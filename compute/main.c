@@ -107,9 +107,11 @@ int main(int argc, char **argv)
 	/* a closed output or a file that must not grow is a write error, reported once */
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)signal(SIGXFSZ, SIG_IGN);
-	code = run_line(argc, argv);
-	if (code != 0 || standard_flush(&err) == 0)
-		return code;
+	if (standard_check_stack(&err) == 0) {
+		code = run_line(argc, argv);
+		if (code != 0 || standard_flush(&err) == 0)
+			return code;
+	}
 	log_error("%s", err.text);
 	return err_exit_code(err.code);
 }

@@ -38,6 +38,7 @@
 #include "compute/cpus.h"
 #include "shared/attr.h"
 #include "shared/must.h"
+#include "shared/standard.h"
 
 enum {
 	/* Longer than the serial parts between two runs of a step, shorter than a read from disk.
@@ -79,6 +80,7 @@ struct k3_team {
 	_Alignas(CACHE_LINE) _Atomic uint32_t n_left;
 	_Atomic uint32_t caller_sleeps;
 	_Atomic uint32_t n_flushing; /* members whose CPU state fails the check */
+	_Atomic uint32_t n_cramped;  /* members whose stack is too small for a kernel */
 	_Atomic uint32_t n_gone;     /* members that will not look at the team again */
 };
 
@@ -142,6 +144,19 @@ static bool keeps_subnormals(void)
 
 	return least / 2 != 0;
 #endif
+}
+
+/* OMP_STACKSIZE, or what it takes from the limit of the stack. */
+static bool has_stack(void)
+{
+	pthread_attr_t attr;
+	size_t size = 0;
+
+	if (pthread_getattr_np(pthread_self(), &attr) != 0)
+		return false;
+	(void)pthread_attr_getstacksize(&attr, &size);
+	(void)pthread_attr_destroy(&attr);
+	return size >= STANDARD_STACK_LEAST;
 }
 
 /* Chunk i: contiguous, borders at multiples of the grain. */
@@ -211,6 +226,8 @@ static void member(struct k3_team *t, unsigned w)
 
 	if (!keeps_subnormals())
 		(void)atomic_fetch_add(&t->n_flushing, 1);
+	if (!has_stack())
+		(void)atomic_fetch_add(&t->n_cramped, 1);
 	finish_one(t);
 	for (;;) {
 		wait_for_generation(t, generation);
@@ -293,6 +310,11 @@ int k3_team_new(struct k3_team **ret, unsigned n_threads, struct err *err)
 			       "a thread flushes subnormal numbers to zero or does not round to "
 			       "nearest, so results would differ; a library in this process was "
 			       "built with -ffast-math");
+	if (atomic_load(&t->n_cramped))
+		return err_set(err, ERR_UNSUPPORTED,
+			       "the stack of a thread is smaller than %d KiB, the least: unset "
+			       "OMP_STACKSIZE, or give it that much",
+			       STANDARD_STACK_LEAST >> 10);
 	*ret = TAKE(t);
 	return 0;
 }

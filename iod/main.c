@@ -41,7 +41,7 @@ static int run(int argc, char **argv)
 	struct err err = { 0 };
 	int r;
 
-	if (iod_options_parse(&options, argc, argv, &err) < 0)
+	if (standard_check_stack(&err) < 0 || iod_options_parse(&options, argc, argv, &err) < 0)
 		return refuse(&err);
 	if (options.help)
 		return option_print_help(&iod_option_program, NULL, stdout), 0;

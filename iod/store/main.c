@@ -79,9 +79,11 @@ int main(int argc, char **argv)
 	standard_open();
 	log_init("k3-store", LOG_LEVEL_INFO);
 	ignore_signals();
-	code = run(argc, argv);
-	if (code != 0 || standard_flush(&err) == 0)
-		return code;
+	if (standard_check_stack(&err) == 0) {
+		code = run(argc, argv);
+		if (code != 0 || standard_flush(&err) == 0)
+			return code;
+	}
 	log_error("%s", err.text);
 	return err_exit_code(err.code);
 }
