@@ -50,10 +50,11 @@ static int check_logits(const struct k3_engine *e, struct err *err)
 		if (k3_is_finite(g->logits, g->n_logits * vocab))
 			continue;
 		if (e->first_bad_layer == UINT32_MAX)
-			return err_set(
-				err, ERR_NOT_FINITE,
-				"the logits are not finite, though every layer's residual "
-				"was: the fault is in the head (output mix, norm or lm_head)");
+			return err_set(err, ERR_NOT_FINITE,
+				       "the logits are not finite, though every layer's residual "
+				       "was: the fault is in the head (output mix, norm or "
+				       "lm_head); check "
+				       "its weights with k3-store verify");
 		return err_set(err, ERR_NOT_FINITE,
 			       "the logits are not finite: it began in layer %u, the first whose "
 			       "residual was not; check the weights of that layer with k3-store "

@@ -370,7 +370,8 @@ void iod_trunk_describe_failure(const struct iod_trunk *t, const struct iod_tile
 		(void)err_set(err, t->fault.code, "%s", t->fault.text);
 	else if (tile->error == -EBADMSG)
 		(void)err_set(err, ERR_CHECKPOINT,
-			      "%s: tile %u (%s of layer %u) does not have its checksum",
+			      "%s: tile %u (%s of layer %u) does not have its checksum; k3-store "
+			      "verify says what is damaged",
 			      s->files[r->segments[0].file].path, tile->index, role_name(c->role),
 			      c->layer);
 	else

@@ -38,8 +38,9 @@ int jscan_fail(struct jscan *j, const char *fmt, ...)
 	}
 	name[n] = '\0';
 	if (n)
-		return err_set(j->err, ERR_CHECKPOINT, "%s: tensor \"%s\": %s", j->path, name, why);
-	return err_set(j->err, ERR_CHECKPOINT, "%s: %s", j->path, why);
+		return err_set(j->err, ERR_CHECKPOINT, "%s: tensor \"%s\": %s; fetch it again",
+			       j->path, name, why);
+	return err_set(j->err, ERR_CHECKPOINT, "%s: %s; fetch it again", j->path, why);
 }
 
 /* ---- bytes ------------------------------------------------------------------------------- */

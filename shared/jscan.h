@@ -32,7 +32,8 @@ struct jscan {
 void jscan_init(struct jscan *j, int fd, const char *path, uint64_t offset, uint64_t end,
 		struct err *err);
 
-/* ERR_CHECKPOINT with the file, the subject and a sentence; returns its negative errno. */
+/* ERR_CHECKPOINT with the file, the subject, a sentence and "fetch it again"; returns its negative
+ * errno. */
 int jscan_fail(struct jscan *j, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* "… has X where Y belongs"; got < 0 is an error to pass on. */
 int jscan_fail_byte(struct jscan *j, const char *wanted, int got);

@@ -244,9 +244,9 @@ def truncated_shards(case):
     n = struct.unpack_from("<Q", full)[0]
     for size in (0, 4, 8, 8 + n // 2, 8 + n, 8 + n + 1, len(full) - 4096, len(full) - 1):
         open(name, "wb").write(full[:size])
-        refused(case.exec("k3", "run", path, "--ids", "1"), (1, 2), os.path.basename(name))
+        refused(case.exec("k3", "run", path, "--ids", "1"), (1, 2), os.path.basename(name), "; fetch it again")
     open(name, "wb").write(struct.pack("<Q", (1 << 63) + 5) + full[8:])
-    refused(case.exec("k3", "run", path, "--ids", "1"), (1, 2), os.path.basename(name))
+    refused(case.exec("k3", "run", path, "--ids", "1"), (1, 2), os.path.basename(name), "; fetch it again")
     os.unlink(name)
     refused(case.exec("k3", "run", path, "--ids", "1"), (1, 2), os.path.basename(name))
     refused(case.exec("k3", "run", case.subdir("empty"), "--ids", "1"), (1, 2))

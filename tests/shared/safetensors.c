@@ -232,6 +232,7 @@ static void broken(void)
 		CHECK_MSG(strstr(err.text, broken_rows[i].says), "%s: \"%s\" does not say \"%s\"",
 			  broken_rows[i].header, err.text, broken_rows[i].says);
 		CHECK_MSG(strstr(err.text, "x.safetensors"), "%s: no file is named", err.text);
+		CHECK_MSG(strstr(err.text, "; fetch it again"), "%s: no remedy", err.text);
 	}
 	/* The tensor is named where one is at fault. */
 	CHECK(scan_text("{\"the.name\":{\"dtype\":\"U9\"}}", 0, &s) < 0);
