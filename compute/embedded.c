@@ -174,7 +174,7 @@ static int start(struct k3_embedded *e, const struct args *a, int socket_fd, con
 	ssize_t n;
 
 	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-		return err_set(err, ERR_UNSUPPORTED, "cannot make a pipe: %s", strerror(errno));
+		return err_set(err, ERR_UNSUPPORTED, "cannot make a pipe: %s", fd_strerror(errno));
 	reader = pipe_fds[0];
 	writer = pipe_fds[1];
 	e->pid = fork();
@@ -211,7 +211,7 @@ int k3_embedded_start(struct k3_embedded **ret, const struct k3_embedded_setting
 	build_args(&args, program, settings);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return err_set(err, ERR_SOCKET, "cannot make a pair of sockets: %s",
-			       strerror(errno));
+			       fd_strerror(errno));
 	ours = pair[0];
 	theirs = pair[1];
 	r = start(e, &args, theirs, settings->cpus, err);

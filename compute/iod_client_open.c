@@ -221,7 +221,7 @@ int k3_iod_dial(void *data, int *ret_fd, struct err *err)
 	memcpy(addr.sun_path, path, strlen(path) + 1);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return err_set(err, ERR_SOCKET, "cannot make a socket: %s", strerror(errno));
+		return err_set(err, ERR_SOCKET, "cannot make a socket: %s", fd_strerror(errno));
 	if (connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0) {
 		(void)err_set(err, ERR_GONE,
 			      "no k3-iod answers at %s: %s; start one with k3-iod --model DIR "

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "shared/attr.h"
+#include "shared/fd.h"
 
 static int add_file(struct k3_model_files *f, const char *dir, const char *name, struct err *err)
 {
@@ -47,7 +48,7 @@ static int add_dir(struct k3_model_files *f, const char *dir, struct err *err)
 	int r = 0;
 
 	if (n < 0)
-		return err_set(err, ERR_IO, "cannot list %s: %s", dir, strerror(errno));
+		return err_set(err, ERR_IO, "cannot list %s: %s", dir, fd_strerror(errno));
 	for (int i = 0; i < n; i++) {
 		if (r == 0)
 			r = add_file(f, dir, entries[i]->d_name, err);

@@ -300,7 +300,8 @@ static int set_up(struct iod_daemon *d, struct err *err)
 	int r = make_loop(d);
 
 	if (r < 0)
-		return err_set(err, ERR_UNSUPPORTED, "setting up the event loop: %s", strerror(-r));
+		return err_set(err, ERR_UNSUPPORTED, "setting up the event loop: %s",
+			       fd_strerror(-r));
 	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &d->start_usec);
 	r = iod_tune_read(d->options, &d->tuning, err);
 	/* the socket first: a second daemon must fail before it takes memory */
@@ -334,7 +335,7 @@ static int set_up(struct iod_daemon *d, struct err *err)
 	if (r == 0)
 		r = iod_start_begin(d);
 	if (r < 0)
-		return err_set(err, ERR_NO_MEMORY, "setting up the daemon: %s", strerror(-r));
+		return err_set(err, ERR_NO_MEMORY, "setting up the daemon: %s", fd_strerror(-r));
 	return 0;
 }
 

@@ -96,7 +96,7 @@ int iod_handout_open(struct iod_handout *h, const struct iod_handout_want *want,
 		seal_copy("k3-catalog", want->source->catalog_bytes, want->source->catalog_size);
 	if (h->catalog_fd < 0)
 		return err_set(err, ERR_NO_MEMORY, "a copy of the catalog: %s",
-			       strerror(-h->catalog_fd));
+			       fd_strerror(-h->catalog_fd));
 	if (want->config_path) {
 		(void)snprintf(path, sizeof(path), "%s", want->config_path);
 		h->config_fd = copy_file(path);
@@ -114,6 +114,6 @@ int iod_handout_add_slab(struct iod_handout *h, const struct slab *slab, struct 
 	h->slab_fd = fd_reopen_read_only(slab->fd);
 	if (h->slab_fd < 0)
 		return err_set(err, ERR_NO_MEMORY, "reopening the slab read-only: %s",
-			       strerror(-h->slab_fd));
+			       fd_strerror(-h->slab_fd));
 	return 0;
 }

@@ -38,7 +38,7 @@ static int on_connect(sd_event_source *source, int fd, uint32_t revents, void *d
 		if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
 			return 0;
 		iod_daemon_complain(d, "a connection could not be accepted: %s; trying again",
-				    strerror(errno));
+				    fd_strerror(errno));
 		/* it stays readable: not again and again, but when the timer says so */
 		(void)sd_event_source_set_enabled(source, SD_EVENT_OFF);
 		return 0;

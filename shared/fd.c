@@ -106,9 +106,16 @@ int fd_read_file(int dir_fd, const char *path, size_t max, char **ret, size_t *r
 	return fd_slurp(fd, max, ret, ret_size);
 }
 
+const char *fd_strerror(int error)
+{
+	return error == EMFILE ? "too many open files; raise the limit (RLIMIT_NOFILE) with "
+				 "ulimit -n 4096, or LimitNOFILE=4096 in a unit"
+			       : strerror(error);
+}
+
 const char *fd_why(int r)
 {
-	return r == -EINVAL ? "it is no regular file" : strerror(-r);
+	return r == -EINVAL ? "it is no regular file" : fd_strerror(-r);
 }
 
 int fd_sync_directory_of(const char *path)

@@ -15,6 +15,8 @@ int fd_pwrite_all(int fd, const void *buf, size_t size, uint64_t offset);
 /* Whole file into a fresh, NUL-terminated heap buffer; -EFBIG above max bytes. Caller frees. */
 int fd_read_file(int dir_fd, const char *path, size_t max, char **ret, size_t *ret_size);
 int fd_slurp(int fd, size_t max, char **ret, size_t *ret_size);
+/* strerror(error), and of too few descriptors also the remedy; error > 0. */
+const char *fd_strerror(int error);
 /* Why one of these two failed, for a sentence: r is what it returned, below 0. */
 const char *fd_why(int r);
 

@@ -247,7 +247,7 @@ static int scan_indices(const char *const *dirs, uint32_t n_dirs, struct named *
 		if (fd < 0 && errno == ENOENT)
 			continue;
 		if (fd < 0)
-			return err_set(err, ERR_CHECKPOINT, "%s: %s", path, strerror(errno));
+			return err_set(err, ERR_CHECKPOINT, "%s: %s", path, fd_strerror(errno));
 		r = scan_index(fd, path, named, err);
 		if (r < 0)
 			return r;
@@ -272,7 +272,7 @@ static int list_dir(const char *dir, struct name_set *paths, struct err *err)
 	const struct dirent *e;
 
 	if (!d)
-		return err_set(err, ERR_CHECKPOINT, "%s: %s", dir, strerror(errno));
+		return err_set(err, ERR_CHECKPOINT, "%s: %s", dir, fd_strerror(errno));
 	for (errno = 0; (e = readdir(d)); errno = 0) {
 		CLEANUP(freep) char *path = NULL;
 		size_t len = strlen(e->d_name);

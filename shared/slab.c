@@ -136,7 +136,7 @@ static int make_memory(struct slab *s, enum slab_pages pages, struct err *err)
 	s->fd = fd_memfd("k3-slab", s->size, 0);
 	if (s->fd < 0)
 		return err_set(err, ERR_NO_MEMORY, "creating a slab of %" PRIu64 " bytes: %s",
-			       s->size, strerror(-s->fd));
+			       s->size, fd_strerror(-s->fd));
 	return map_writable(s, err);
 }
 

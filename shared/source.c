@@ -142,7 +142,7 @@ static int open_files(struct source_build *b, uint32_t n_trunk_paths)
 		f->fd = open(b->shards.paths[i], O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 		if (f->fd < 0)
 			return err_set(b->err, ERR_IO, "%s: %s", b->shards.paths[i],
-				       strerror(errno));
+				       fd_strerror(errno));
 		s->n_files = i + 1;
 		f->path = TAKE(b->shards.paths[i]);
 		if (fstat(f->fd, &st) < 0)

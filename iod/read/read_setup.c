@@ -66,7 +66,7 @@ static int choose_backend(struct iod_reader *r, enum iod_backend_choice choice,
 	e = iod_backend_threads_new(&r->backend, setup);
 	if (e < 0)
 		return err_set(err, ERR_NO_MEMORY, "the reading threads cannot be started: %s",
-			       strerror(-e));
+			       fd_strerror(-e));
 	return 0;
 }
 
@@ -150,7 +150,8 @@ static int add_sources(struct iod_reader *r, sd_event *event, struct err *err)
 	if (e >= 0)
 		e = sd_event_source_set_enabled(r->timer, SD_EVENT_OFF);
 	if (e < 0)
-		return err_set(err, ERR_NO_MEMORY, "the reader's event sources: %s", strerror(-e));
+		return err_set(err, ERR_NO_MEMORY, "the reader's event sources: %s",
+			       fd_strerror(-e));
 	return 0;
 }
 

@@ -139,7 +139,7 @@ static int count_file(struct iod_census *c, const char *path, struct err *err)
 	int r;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return err_set(err, ERR_IO, "%s: %s", path, strerror(errno));
+		return err_set(err, ERR_IO, "%s: %s", path, fd_strerror(errno));
 	r = st_scan(fd, path, count_entry, c, NULL, err);
 	if (r < 0)
 		return r;

@@ -75,7 +75,7 @@ static void check_file(struct verify *v, const char *path)
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st) < 0) {
-		(void)err_set(&e, ERR_IO, "%s: %s", path, strerror(errno));
+		(void)err_set(&e, ERR_IO, "%s: %s", path, fd_strerror(errno));
 		found(v, &e);
 		return;
 	}

@@ -117,5 +117,20 @@ def small_stack(case):
     check("smaller than 512 KiB" in r.err and "unset OMP_STACKSIZE" in r.err, f"the sentence\n{r}")
 
 
+def few_descriptors(case):
+    """Whatever is the first that does not get one: what was to be opened, the limit and the remedy, until they are enough."""
+    allowed = lambda n: {"preexec": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))}
+    first, last = 6, 60  # the loader of libraries needs some as well
+    for backend in ("auto", "threads"):
+        for n in range(first, last + 1):
+            r = case.exec("k3", *run("--backend", backend), **allowed(n))
+            if r.rc == 0:
+                break
+            check(r.rc in (1, 2), f"exit code with {n}\n{r}")
+            for w in ("too many open files", "RLIMIT_NOFILE", "ulimit -n 4096", "LimitNOFILE="):
+                check(w in r.err, f"no {w!r} with {n}\n{r}")
+        check(first < n < last, f"the first run that goes well is that with {n}")
+
+
 k3test.main([budgets_too_small, context_too_long, control_group, preset_of_a_larger_machine, no_room_for_a_trunk_file,
-             locked_memory_is_said_with_both_numbers, locked_memory_that_is_asked_for, locked_memory_at_will, small_stack])
+             locked_memory_is_said_with_both_numbers, locked_memory_that_is_asked_for, locked_memory_at_will, small_stack, few_descriptors])
