@@ -167,8 +167,8 @@ static void prepare(struct k3_scratch *s, const struct k3_scratch_want *want)
 {
 	*s = (struct k3_scratch){ 0 };
 	s->n_workers = want->n_workers;
-	s->n_residual = (want->n_layers + want->config->block_size - 1) / want->config->block_size;
-	s->n_residual++; /* the snapshots, and the running sum */
+	s->n_residual =
+		config_n_snapshots(want->config, want->n_layers) + 1; /* and the running sum */
 }
 
 void k3_scratch_plan(const struct k3_scratch_want *want, struct k3_scratch_size *ret)

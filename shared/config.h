@@ -82,8 +82,8 @@ static inline uint32_t config_shared_size(const struct config *c)
 {
 	return c->n_shared_experts * c->expert_size;
 }
-/* Number of snapshots after all layers: ceil(n_layers / block_size). */
-static inline uint32_t config_n_snapshots(const struct config *c)
+/* Number of snapshots after the first n_layers layers: ceil(n_layers / block_size). */
+static inline uint32_t config_n_snapshots(const struct config *c, uint32_t n_layers)
 {
-	return (c->n_layers + c->block_size - 1) / c->block_size;
+	return (n_layers + c->block_size - 1) / c->block_size;
 }

@@ -76,7 +76,8 @@ static void released(void)
 	CHECK(c.n_heads == 96 && c.q_lora_rank == 1536 && c.kv_lora_rank == 512);
 	CHECK(c.qk_nope_dim == 128 && c.qk_rope_dim == 64 && c.v_dim == 128);
 	CHECK(c.n_kda_heads == 96 && c.kda_dim == 128 && c.conv_size == 4);
-	CHECK(c.gate_lower_bound == -5 && c.block_size == 12 && config_n_snapshots(&c) == 8);
+	CHECK(c.gate_lower_bound == -5 && c.block_size == 12 &&
+	      config_n_snapshots(&c, c.n_layers) == 8);
 	CHECK(c.n_experts == 896 && c.top_k == 16 && c.n_shared_experts == 2);
 	CHECK(c.expert_size == 3072 && c.latent_size == 3584 && c.routed_scale == 1);
 	CHECK(c.has_latent_norm && c.has_renormalize && c.max_positions == 1048576);
