@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import k3test
 import reference
 import trace_file
-from victim import expert_page, two_prompts
+from victim import expert_page, page_of, two_prompts
 from k3test import DEMO, Daemon, Wire, check, check_equal, wait_until
 
 P = "language_model.model.layers."
@@ -291,6 +291,18 @@ def eio_for_good(case):
     # A private daemon gives the same.
     r = case.k3(DEMO, ids=runs[0]["prompt_ids"], gen=4, expect=4, env={"K3_IOD_FAULT": f"eio={f}:{off}+4096:always"})
     check(r.run is None or r.run["exit_code"] == 4, "exit_code in run.json")
+
+
+def tile_for_good(case):
+    """A tile or a row of the embedding that cannot be read ends its client with exit code 1, the tile pinned or not."""
+    g = json.load(open(os.path.join(DEMO, "golden.json")))["greedy"][0]
+    for tensor, said in ("layers.5.self_attn.o_proj.weight", "layer 5"), ("embed_tokens.weight", "embedding"):
+        f, off = page_of(DEMO, tensor)
+        for more in (), ("--trunk-gb", "0"), ("--backend", "threads"):
+            r = case.k3(DEMO, *more, ids=[0, *g["ids"]], gen=4, expect=1, env={"K3_IOD_FAULT": f"eio={f}:{off}+4:always"})
+            for w in said, f"model-{f + 1:05d}-of-000010.safetensors", "check the disk and the file":
+                check(w in r.err, f"no {w!r} with {more}\n{r}")
+            check_equal(r.out, "", "text")
 
 
 # ---- trunk files
@@ -599,5 +611,5 @@ def usage(case):
 
 if __name__ == "__main__":
     k3test.main([config_fields, config_each_field, config_layers, config_others, pipes, no_regular_files, broken_shards, truncated_shards, eio_once,
-                 eio_for_good, trunk_files, fallbacks, no_direct, below_the_floor, not_finite, scale_255, garbage, two_daemons, names_taken_over, files_of_the_model, socket_paths,
+                 eio_for_good, tile_for_good, trunk_files, fallbacks, no_direct, below_the_floor, not_finite, scale_255, garbage, two_daemons, names_taken_over, files_of_the_model, socket_paths,
                  usage])

@@ -26,6 +26,17 @@ def expert_page(path, layer, expert):
     raise k3test.Failure("no such expert")
 
 
+def page_of(path, tensor):
+    """The first byte of the tensor whose name ends so: number of the file and offset."""
+    names = sorted(f for f in os.listdir(path) if f.endswith(".safetensors"))
+    for i, f in enumerate(names):
+        head, base = reference.read_header(os.path.join(path, f))
+        for name, e in head.items():
+            if name.endswith(tensor):
+                return i, base + e["data_offsets"][0]
+    raise k3test.Failure(f"no tensor {tensor}")
+
+
 def two_prompts(case):
     """Two prompts of the demo, and an expert that the first wants and the second does not."""
     g = json.load(open(os.path.join(DEMO, "golden.json")))["greedy"]
