@@ -16,6 +16,9 @@
 #include "shared/fd.h"
 
 enum { LEAST_SIZE = 32 << 20 };
+#define REMEDY                                                                                    \
+	"give a larger file on that disk (head -c 1G /dev/urandom >FILE makes one), or the disk " \
+	"itself (/dev/...)"
 
 static int fail(const char *path, struct err *err)
 {
@@ -43,10 +46,10 @@ static int add_file(struct source *s, const char *path, struct err *err)
 	if (S_ISBLK(st.st_mode) && ioctl(fd, BLKGETSIZE64, &size) < 0)
 		return fail(path, err);
 	if (size < LEAST_SIZE)
-		return err_set(err, ERR_USAGE,
-			       "%s: %llu bytes are too few to measure, %d MiB is the least; "
-			       "give a larger file on that disk, or the disk itself (/dev/...)",
-			       path, (unsigned long long)size, LEAST_SIZE >> 20);
+		return err_set(
+			err, ERR_USAGE,
+			"%s: %llu bytes are too few to measure, %d MiB is the least; " REMEDY, path,
+			(unsigned long long)size, LEAST_SIZE >> 20);
 	files = realloc(s->files, (s->n_files + 1) * sizeof(*files));
 	if (!files)
 		return err_set(err, ERR_NO_MEMORY, "out of memory");
@@ -99,9 +102,8 @@ int iod_bench_open(const char *const *paths, uint32_t n_paths, struct source **r
 			return r;
 		if (s->n_files == before)
 			return err_set(err, ERR_USAGE,
-				       "%s: no file of %d MiB or more in it; give a larger file on "
-				       "that disk, or the disk itself (/dev/...)",
-				       paths[i], LEAST_SIZE >> 20);
+				       "%s: no file of %d MiB or more in it; " REMEDY, paths[i],
+				       LEAST_SIZE >> 20);
 	}
 	*ret = TAKE(s);
 	return 0;

@@ -123,7 +123,7 @@ def bench(case):
         r = case.exec("k3-store", "bench", *args)
         check(r.rc in (1, 2) and word in r.err and r.out == "", f"{args}\n{r}")
     r = case.exec("k3-store", "bench", k3test.DEMO)
-    check(r.rc == 2 and "32 MiB" in r.err and "the disk itself" in r.err, f"no remedy for a model that is too small\n{r}")
+    check(r.rc == 2 and "32 MiB" in r.err and "head -c 1G" in r.err and "the disk itself" in r.err, f"no remedy for a model that is too small\n{r}")
 
 
 def best_is_good(d):
