@@ -27,6 +27,8 @@ import sys
 import tempfile
 import time
 
+from built import PROGRAMS, add_build
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "harness"))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "daemon"))
 from view import View
@@ -266,7 +268,7 @@ def on_two(a, check):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("model")
-    p.add_argument("--build", required=True)
+    add_build(p, *PROGRAMS, "iod/store/k3-store")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--only", default="experts,trunk,two_disks,striped")
     p.add_argument("--scratch", default="/var/tmp")

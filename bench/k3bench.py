@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 import plot
+from built import add_build
 from overlap import Throttle
 
 IDS = "1008,10484,318,15383,387"  # "The capital of France is", the prompt of the published figures
@@ -16,7 +17,7 @@ IDS = "1008,10484,318,15383,387"  # "The capital of France is", the prompt of th
 def options(doc, gen=4):
     p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
-    p.add_argument("--build", required=True, help="meson's build directory")
+    add_build(p)
     p.add_argument("--trunk", help="trunk file; without it the shards")
     p.add_argument("--layers", type=int, help="only the first N layers")
     p.add_argument("--ids", default=IDS)

@@ -25,6 +25,8 @@ import tempfile
 import threading
 import time
 
+from built import add_build
+
 CHUNK = 1 << 20
 READERS = 8
 ROWS_MAX = 4096  # more is not a chunk that anybody computes
@@ -82,7 +84,7 @@ def options(doc, rate, rounds):
     """What the benches of a step beside a disk of a known rate have in common."""
     p = argparse.ArgumentParser(description=doc.split("\n\n")[0])
     p.add_argument("model")
-    p.add_argument("--build", required=True, help="meson's build directory")
+    add_build(p)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rate", type=int, default=rate, help="bytes that the disk delivers a second; 0: as it is")
     p.add_argument("--rounds", type=int, default=rounds)

@@ -16,6 +16,8 @@ import statistics
 import subprocess
 import sys
 
+from built import add_build
+
 BITS = {"bf16": 16, "mxfp4": 4.25}  # a weight, its share of the scale included
 THEIRS = re.compile(r"MUL_MAT\(type_a=(bf16|mxfp4),type_b=f32,m=(\d+),n=(\d+),k=(\d+),[^)]*\):\s+\d+ runs -\s+([\d.]+) us/run")
 OURS = re.compile(r"^(\w+)\s+(bf16|mxfp4)\s+(\d+) rows (cold|cache)\s+([\d.]+) GB/s\s+([\d.]+) GMAC/s", re.M)
@@ -64,7 +66,7 @@ def show(a, b):
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     p.add_argument("--peer", required=True, metavar="DIR", help="a checkout of llama.cpp, built")
-    p.add_argument("--build", required=True, help="meson's build directory")
+    add_build(p, "bench/bench_kernels")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="ours; the peer takes all")
     p.add_argument("--rounds", type=int, default=2)
     a = p.parse_args()

@@ -19,6 +19,8 @@ import tempfile
 import threading
 import time
 
+from built import add_build
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "harness"))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "daemon"))
 
@@ -26,7 +28,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 def parse():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     p.add_argument("model")
-    p.add_argument("--build", required=True, help="meson's build directory")
+    add_build(p)
     p.add_argument("--rate", default="8M", help="of each device, bytes a second; K, M and G: 1024")
     p.add_argument("--gen", type=int, default=12)
     p.add_argument("--tile", default="32768")

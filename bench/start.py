@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 
+from built import add_build
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "harness"))
 import hollow
 
@@ -37,7 +39,7 @@ def start(iod, model, folder, *args):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--build", default="build")
+    add_build(p, "iod/k3-iod", default="build")
     p.add_argument("--runs", type=int, default=7)
     args = p.parse_args()
     iod = os.path.join(args.build, "iod", "k3-iod")

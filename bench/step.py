@@ -27,6 +27,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import plot
+from built import PROGRAMS, add_build
 from overlap import busy_line, busy_share
 from resident import Daemon, ids, medians, spans_of_k3, steps_of
 
@@ -182,7 +183,7 @@ def show(r):
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     p.add_argument("model")
-    p.add_argument("--build", required=True, help="meson's build directory")
+    add_build(p, *PROGRAMS, "bench/bench_memory", "bench/bench_kernels")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--gen", type=int, default=12)
     p.add_argument("--prompt", type=int, default=128, help="rows of a prompt chunk")

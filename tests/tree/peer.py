@@ -47,6 +47,7 @@ def side_by_side(case):
 
 
 def not_built(case):
+    stand_in(case.path("build/bench/bench_kernels"), OURS)
     r = peer(case)
     check(r.returncode == 1 and "test-backend-ops is not there: build it" in r.stderr, f"{r}")
 
