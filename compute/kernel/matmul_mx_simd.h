@@ -10,6 +10,9 @@ enum {
 	MX_PER_LANE = 8,
 	MX_TURN = 4,       /* lines whose scales are read together */
 	MX_K_BLOCK = 1024, /* any multiple of a line: there is no flush */
+	/* One row of x: bytes between what is read and what is fetched into either cache. */
+	MX_AHEAD_L1 = 2048,
+	MX_AHEAD_L2 = 8192,
 };
 
 struct mx {
@@ -123,6 +126,23 @@ SIMD_FN void mx_line_rows(const struct mx *w, size_t i, const struct x_rows *x,
 		mx_line(w, i, x, a, h, M, r, R - r < G ? R - r : G, whole, scales, j);
 }
 
+/*
+ * Fetches for one row of x, whose weights come from memory: while line i of R rows is used, as many
+ * lines in the order in which they lie there, whatever rows they belong to. What lies far ahead
+ * goes into the second-level cache: the first has too few places for lines that are still on their
+ * way.
+ */
+SIMD_FN void mx_fetch(const struct mx *w, size_t i, const size_t R)
+{
+	const uint8_t *p = w->packed + i / KERN_LINE_MXFP4 * R * LINE_SIZE;
+
+	UNROLL
+	for (size_t r = 0; r < R; r++) {
+		__builtin_prefetch(p + r * LINE_SIZE + MX_AHEAD_L2, 0, 2);
+		__builtin_prefetch(p + r * LINE_SIZE + MX_AHEAD_L1);
+	}
+}
+
 /* Half h of elements [i, i1), R rows of weights x M rows of x (x at element i). */
 SIMD_FN void mx_lines(const struct mx *w, size_t i, size_t i1, struct x_rows x,
 		      simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M, const size_t R)
@@ -139,9 +159,8 @@ SIMD_FN void mx_lines(const struct mx *w, size_t i, size_t i1, struct x_rows x,
 			scales[r] =
 				simd_load_scales(w->scale + (r * w->n_cols + i) / KERN_MX_GROUP);
 		for (size_t j = 0; j < MX_TURN; j++, i += line) {
-			/* The same line of the next rows: what is read once comes from memory. */
-			for (size_t r = 0; M == 1 && h == 0 && r < R; r++)
-				__builtin_prefetch(w->packed + (R + r) * row + i / 2);
+			if (M == 1 && h == 0)
+				mx_fetch(w, i, R);
 			mx_line_rows(w, i, &x, a, h, M, R, true, scales, j);
 			x.at += line * sizeof(float);
 		}
