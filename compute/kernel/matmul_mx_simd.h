@@ -12,7 +12,7 @@ enum {
 	MX_K_BLOCK = 1024, /* any multiple of a line: there is no flush */
 	/* One row of x: bytes between what is read and what is fetched into either cache. */
 	MX_AHEAD_L1 = 2048,
-	MX_AHEAD_L2 = 8192,
+	MX_AHEAD_L2 = 16384,
 };
 
 struct mx {
