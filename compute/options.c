@@ -18,6 +18,12 @@ static const struct option table[] = {
 	"  1  a tensor failed to bind, a step failed, or the daemon is gone\n"              \
 	"  2  the command line or a config is not understood, or memory does not suffice\n" \
 	"  4  the run ended but an expert failed to load, so the output is unsound"
+/* Of a command that takes no step. */
+#define EXIT_CODES_STILL                                                    \
+	"exit codes:\n"                                                     \
+	"  0  success\n"                                                    \
+	"  1  a file is damaged or cannot be used, or the daemon is gone\n" \
+	"  2  the command line or a config is not understood, or memory does not suffice"
 
 static const struct option_program whole = {
 	.name = "k3",
@@ -77,7 +83,8 @@ static const struct option_program plan = {
 		 "both numbers and exit code 2.",
 	.epilog = "examples:\n"
 		  "  k3 plan --config config.json --memory-gb 64 --disk-rate 7\n"
-		  "  k3 plan /models/k3 --preset laptop --context 32768 --measure\n\n" EXIT_CODES,
+		  "  k3 plan /models/k3 --preset laptop --context 32768 "
+		  "--measure\n\n" EXIT_CODES_STILL,
 	.options = table,
 	.n_options = N_ELEMENTS(table),
 };
@@ -93,7 +100,7 @@ static const struct option_program doctor = {
 		"command. The exit code is not 0 when the model cannot run here at all.",
 	.epilog = "examples:\n"
 		  "  k3 doctor\n"
-		  "  k3 doctor /models/k3 --trunk /fast/k3.trunk --measure\n\n" EXIT_CODES,
+		  "  k3 doctor /models/k3 --trunk /fast/k3.trunk --measure\n\n" EXIT_CODES_STILL,
 	.options = table,
 	.n_options = N_ELEMENTS(table),
 };
@@ -121,7 +128,7 @@ static const struct option_program tokenize = {
 	.intro = "TEXT and --file give the ids on one line, separated by commas, as --ids takes "
 		 "them. "
 		 "Text that is not valid UTF-8 is refused with the offset of the first bad byte.",
-	.epilog = EXIT_CODES,
+	.epilog = EXIT_CODES_STILL,
 	.options = table,
 	.n_options = N_ELEMENTS(table),
 };
@@ -134,7 +141,7 @@ static const struct option_program stats = {
 		"What the disks deliver, what is in memory, which clients there are, what share of "
 		"the bytes each has and how much of the time it waits; then the counters, one a "
 		"line: name, value, unit, meaning. Looking takes nothing from the clients.",
-	.epilog = EXIT_CODES,
+	.epilog = EXIT_CODES_STILL,
 	.options = table,
 	.n_options = N_ELEMENTS(table),
 };

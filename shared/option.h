@@ -38,7 +38,9 @@ struct option {
 	uint64_t min, max;    /* OPTION_UINT, OPTION_BYTES; 0, 0 = any */
 	const char *section;  /* heading in --help, e.g. "memory" */
 	const char *commands; /* space-separated subcommands that take it; NULL: all */
-	const char *help;     /* one or two sentences */
+	/* One or two sentences; "<run plan: A sentence.>" is for these commands only, and the man
+	 * page shows it with their names. */
+	const char *help;
 };
 
 /* A row of a program's options.def as a struct option; the def's columns are the same everywhere.

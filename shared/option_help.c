@@ -57,19 +57,50 @@ static bool is_section_seen(const struct option_program *p, const char *command,
 	return false;
 }
 
-static void print_option_help(const struct option *o, FILE *out)
+/*
+ * The help of o as it is for command, in text: of "<run plan: ...>" what is for others is left out.
+ * Without a command all of it, with the names.
+ */
+static void copy_help(const struct option *o, const char *command, char *text, size_t size)
 {
-	char text[1200];
+	const char *at = o->help, *end;
+	size_t n = 0;
+
+	text[0] = '\0';
+	while (*at && n < size) {
+		int plain = (int)strcspn(at, "<");
+		char names[100];
+
+		n += (size_t)snprintf(text + n, size - n, "%.*s", plain, at);
+		at += plain;
+		end = strchr(at, '>');
+		if (!end)
+			break;
+		plain = (int)strcspn(++at, ":");
+		(void)snprintf(names, sizeof(names), "%.*s", plain, at);
+		if (n < size && option_used_by(&(struct option){ .commands = names }, command)) {
+			at += command ? plain + 1 : 0;
+			n += (size_t)snprintf(text + n, size - n, "%s%.*s", command ? "" : " ",
+					      (int)(end - at), at);
+		}
+		at = end + 1;
+	}
+}
+
+static void print_option_help(const struct option *o, const char *command, FILE *out)
+{
+	char text[1200], help[1100];
 	int n = fprintf(out, "  --%s%s%s", o->name, o->value ? " " : "", o->value ? o->value : "");
 	bool shows_default = o->initial && !strstr(o->help, "default");
 
 	if (n < 0)
 		return;
+	copy_help(o, command, help, sizeof(help));
 	if (n >= HELP_COLUMN - 1)
 		(void)fprintf(out, "\n%*s", HELP_COLUMN, "");
 	else
 		(void)fprintf(out, "%*s", HELP_COLUMN - n, "");
-	(void)snprintf(text, sizeof(text), "%s%s%s%s", o->help, shows_default ? " (default " : "",
+	(void)snprintf(text, sizeof(text), "%s%s%s%s", help, shows_default ? " (default " : "",
 		       shows_default ? o->initial : "", shows_default ? ")" : "");
 	print_wrapped(out, text, HELP_COLUMN);
 }
@@ -95,7 +126,7 @@ void option_print_help(const struct option_program *p, const char *command, FILE
 		for (size_t j = i; j < p->n_options; j++)
 			if (option_used_by(&p->options[j], command) &&
 			    strcmp(section_of(&p->options[j]), section_of(&p->options[i])) == 0)
-				print_option_help(&p->options[j], out);
+				print_option_help(&p->options[j], command, out);
 	}
 	if (p->epilog)
 		(void)fprintf(out, "\n%s\n", p->epilog);
@@ -136,6 +167,8 @@ static void print_troff_upper(FILE *out, const char *text)
 
 static void print_option_man(const struct option *o, FILE *out)
 {
+	char help[1100];
+
 	(void)fputs(".TP\n\\fB\\-\\-", out);
 	print_troff(out, o->name, strlen(o->name));
 	(void)fputs("\\fR", out);
@@ -145,7 +178,8 @@ static void print_option_man(const struct option *o, FILE *out)
 		(void)fputs("\\fR", out);
 	}
 	(void)fputc('\n', out);
-	print_troff(out, o->help, strlen(o->help));
+	copy_help(o, NULL, help, sizeof(help));
+	print_troff(out, help, strlen(help));
 	(void)fputc('\n', out);
 	if (o->initial && !strstr(o->help, "default")) {
 		(void)fputs("Default: ", out);
