@@ -10,7 +10,8 @@ number of bytes of the same files by a plain loop of direct reads). Prints
 1.0 is perfect, one after the other would give up to 2.0. That only means something where compute
 alone is 0.8 to 1.25 times reading alone: the number of rows in the step is chosen so. Shared disks
 wander, so all reading happens in a blkio cgroup with a fixed rate (needs root and cgroup v1);
---rate 0 leaves the disk as it is.
+--rate 0 leaves the disk as it is. On four layers of the released size choosing takes a minute and a
+round another one.
 
     bench/overlap.py MODEL --build DIR [--threads N] [--rate BYTES] [--rows N] [--rounds N]
 """
@@ -29,6 +30,7 @@ from built import add_build
 
 CHUNK = 1 << 20
 READERS = 8
+FEW, MANY = 32, 128  # rows to choose from
 ROWS_MAX = 4096  # more is not a chunk that anybody computes
 
 
@@ -139,18 +141,24 @@ def last_step(a, rows, resident):
         if done.returncode != 0:
             sys.exit(f"{' '.join(command[:3])} ...: exit {done.returncode}: {done.stderr[-2000:]}")
         step = json.load(open(out.name))["steps"][1]
-    n_read = step["trunk_bytes_read"] + step["expert_bytes_read"]
-    if resident and n_read > 100_000_000:
+    return step["seconds"], step["trunk_bytes_read"] + step["expert_bytes_read"], step["wait_seconds"]
+
+
+def compute_alone(a, rows, n_bytes):
+    """Seconds of a step with everything resident, but for experts that only its last row wants."""
+    seconds, n_read, wait = last_step(a, rows, True)
+    if n_read > n_bytes / 20:
         sys.exit(f"the model is not resident: {n_read} bytes were read in the second step")
-    return step["seconds"], n_read, step["wait_seconds"]
+    return seconds - wait
 
 
-def choose_rows(a, reading):
-    """Rows whose computing takes about as long as reading: seconds are linear in rows."""
-    few, many = last_step(a, 8, True)[0], last_step(a, 40, True)[0]
-    per_row = max((many - few) / 32, 1e-6)
-    print(f"compute alone: 8 rows {few:.3f} s, 40 rows {many:.3f} s", flush=True)
-    rows = max(2, round(8 + (reading - few) / per_row))
+def choose_rows(a, reading, n_bytes):
+    """Rows whose computing takes about as long as reading. Seconds are linear in rows once reading
+    the weights from memory takes less than multiplying them."""
+    few, many = (compute_alone(a, rows, n_bytes) for rows in (FEW, MANY))
+    per_row = max((many - few) / (MANY - FEW), 1e-6)
+    print(f"compute alone: {FEW} rows {few:.3f} s, {MANY} rows {many:.3f} s", flush=True)
+    rows = max(2, round(FEW + (reading - few) / per_row))
     if rows > ROWS_MAX:
         sys.exit(f"this model is too small to measure: reading it takes as long as computing {rows} rows; "
                  "k3-store synth makes larger ones")
@@ -177,7 +185,7 @@ def main():
             throttle.leave()
             walls.append(wall)
             readings.append(reading_alone(n_bytes))
-            computes.append(last_step(a, rows, True)[0])
+            computes.append(compute_alone(a, rows, n_bytes))
             print(f"  {rows} rows: wall {wall:.3f} (waited {wait:.3f}), reading alone "
                   f"{readings[-1]:.3f}, compute alone {computes[-1]:.3f}", flush=True)
             if not 0.8 <= computes[-1] / readings[-1] <= 1.25 and not a.rows:
@@ -188,7 +196,7 @@ def main():
     try:
         n_bytes = last_step(a, 8, False)[1]
         print(f"bytes read in a step    {n_bytes}", flush=True)
-        rows = a.rows or choose_rows(a, reading_alone(n_bytes))
+        rows = a.rows or choose_rows(a, reading_alone(n_bytes), n_bytes)
         for _ in range(4):
             walls, computes, readings = run_rounds(rows)
             if len(walls) == a.rounds:
