@@ -4,12 +4,14 @@
  * core; so the region is entered once, by a host thread, and inside it the members wait for runs
  * with a bounded spin, then asleep on a futex. The caller of k3_team_run is worker 0.
  *
- *	caller:  job written -> n_left = n_unclaimed = chunks (release) -> generation + 1
- *	member:  sees generation -> claims a chunk (acquire) -> reads the job, runs it -> n_left - 1
+ *	caller:  job written -> n_left = n_unclaimed = blocks (release) -> generation + 1
+ *	member:  sees generation -> claims a chunk of blocks (acquire) -> reads the job, runs the
+ *	         chunk -> n_left less by it
  *	caller:  claims chunks as well -> sees n_left = 0 (acquire)
  *
  * A run is cut into more chunks than threads, taken as they come: a thread whose core a neighbour
  * has delays the chunk it holds and no other, and one that has not even woken up delays nothing.
+ * Towards the end chunks become smaller, down to one block: who finishes first waits for little.
  * Chunks are whole outputs, so who computes them does not matter to a bit. Only who has claimed a
  * chunk may look at the job: it stays until that chunk is done.
  *
@@ -49,7 +51,8 @@ enum {
 	 */
 	CALLER_SPIN_NS = 10 * 1000,
 	SPIN_ROUND = 32, /* pauses between two looks at the clock */
-	CHUNKS = 8,      /* of a run, for each thread */
+	CHUNKS = 8,      /* of a run, for each thread, while they are large */
+	END_CHUNKS = 2,  /* of what is left, for each thread, at least */
 	N_THREADS_MAX = 1024,
 	CACHE_LINE = 64,
 };
@@ -58,8 +61,8 @@ struct job {
 	k3_team_fn *fn;
 	void *data;
 	size_t n;
-	size_t grain;
-	uint32_t n_chunks;
+	size_t grain;      /* of a block */
+	uint32_t n_blocks; /* the last one may be smaller */
 };
 
 struct k3_team {
@@ -73,9 +76,12 @@ struct k3_team {
 	_Alignas(CACHE_LINE) _Atomic uint32_t generation;
 	_Atomic uint32_t n_sleeping;
 	_Atomic uint32_t is_leaving;
-	/* Written by whoever takes a chunk. */
+	/* Blocks; written by whoever takes some. */
 	_Alignas(CACHE_LINE) _Atomic uint32_t n_unclaimed;
-	/* Chunks not done (at the start: members not there). Written by all, watched by the caller.
+	/* Blocks of a chunk at most. Who reads the next run's claims a chunk of another size, and
+	 * no harm is done. */
+	_Atomic uint32_t chunk_most;
+	/* Blocks not done (at the start: members not there). Written by all, watched by the caller.
 	 */
 	_Alignas(CACHE_LINE) _Atomic uint32_t n_left;
 	_Atomic uint32_t caller_sleeps;
@@ -159,20 +165,27 @@ static bool has_stack(void)
 	return size >= STANDARD_STACK_LEAST;
 }
 
-/* Chunk i: contiguous, borders at multiples of the grain. */
-static void run_chunk(const struct job *job, uint32_t i, unsigned w)
+/* n blocks from block i on. */
+static void run_chunk(const struct job *job, uint32_t i, uint32_t n, unsigned w)
 {
-	size_t n_blocks = (job->n + job->grain - 1) / job->grain;
-	size_t begin = n_blocks * i / job->n_chunks * job->grain;
-	size_t end = n_blocks * (i + 1) / job->n_chunks * job->grain;
+	size_t begin = i * job->grain, end = begin + n * job->grain;
 
 	job->fn(job->data, begin, end < job->n ? end : job->n, w);
 }
 
-/* A chunk is done, or a member is there. */
-static void finish_one(struct k3_team *t)
+/* Blocks of the next chunk when left are unclaimed. */
+static uint32_t chunk_size(struct k3_team *t, uint32_t left)
 {
-	if (atomic_fetch_sub(&t->n_left, 1) == 1 && atomic_load(&t->caller_sleeps))
+	uint32_t most = atomic_load(&t->chunk_most), n = left / (t->n_threads * END_CHUNKS);
+
+	n = n < most ? n : most;
+	return n > 0 ? n : 1;
+}
+
+/* n blocks are done, or n members are there. */
+static void finish(struct k3_team *t, uint32_t n)
+{
+	if (atomic_fetch_sub(&t->n_left, n) == n && atomic_load(&t->caller_sleeps))
 		futex_wake(&t->n_left, 1); /* pairs with wait_for_members() */
 }
 
@@ -182,10 +195,12 @@ static void run_chunks(struct k3_team *t, unsigned w)
 	uint32_t left = atomic_load(&t->n_unclaimed);
 
 	while (left) {
-		if (!atomic_compare_exchange_weak(&t->n_unclaimed, &left, left - 1))
+		uint32_t n = chunk_size(t, left);
+
+		if (!atomic_compare_exchange_weak(&t->n_unclaimed, &left, left - n))
 			continue;
-		run_chunk(&t->job, t->job.n_chunks - left, w);
-		finish_one(t);
+		run_chunk(&t->job, t->job.n_blocks - left, n, w);
+		finish(t, n);
 		left = atomic_load(&t->n_unclaimed);
 	}
 }
@@ -228,7 +243,7 @@ static void member(struct k3_team *t, unsigned w)
 		(void)atomic_fetch_add(&t->n_flushing, 1);
 	if (!has_stack())
 		(void)atomic_fetch_add(&t->n_cramped, 1);
-	finish_one(t);
+	finish(t, 1);
 	for (;;) {
 		wait_for_generation(t, generation);
 		/* Read before the chunks: a run that comes later is then seen as another one. */
@@ -342,7 +357,7 @@ unsigned k3_team_n_threads(const struct k3_team *t)
 
 void k3_team_run(struct k3_team *t, size_t n, size_t grain, k3_team_fn *fn, void *data)
 {
-	size_t n_blocks, n_chunks;
+	size_t n_blocks, most;
 
 	must(grain > 0 && fn);
 	if (n == 0)
@@ -352,16 +367,18 @@ void k3_team_run(struct k3_team *t, size_t n, size_t grain, k3_team_fn *fn, void
 		fn(data, 0, n, 0);
 		return;
 	}
-	n_chunks = (size_t)t->n_threads * CHUNKS;
+	must(n_blocks <= UINT32_MAX);
+	most = n_blocks / t->n_threads / CHUNKS;
 	t->job = (struct job){
 		.fn = fn,
 		.data = data,
 		.n = n,
 		.grain = grain,
-		.n_chunks = (uint32_t)(n_blocks < n_chunks ? n_blocks : n_chunks),
+		.n_blocks = (uint32_t)n_blocks,
 	};
-	atomic_store(&t->n_left, t->job.n_chunks);
-	atomic_store(&t->n_unclaimed, t->job.n_chunks);
+	atomic_store(&t->chunk_most, (uint32_t)most);
+	atomic_store(&t->n_left, t->job.n_blocks);
+	atomic_store(&t->n_unclaimed, t->job.n_blocks);
 	wake_members(t);
 	run_chunks(t, 0);
 	wait_for_members(t);
