@@ -106,7 +106,7 @@ struct product {
 static void run_product(void *data, size_t begin, size_t end, unsigned worker)
 {
 	const struct product *p = data;
-	size_t stride = kern_packed_len(p->format, p->n_cols) + 16;
+	size_t stride = kern_packed_stride(p->format, p->n_cols);
 
 	(void)worker;
 	for (size_t r = begin; r < end && p->is_double; r++)

@@ -93,14 +93,16 @@ static void compute_expert(struct k3_engine *e, const struct k3_expert *x)
 		.x = x,
 		.first_pair = first,
 		.n = e->scratch.expert_first[x->expert + 1] - first,
-		.z_stride = kern_packed_len(KERN_MXFP4, c->latent_size),
-		.act_stride = kern_packed_len(KERN_MXFP4, c->expert_size),
+		.z_stride = kern_packed_stride(KERN_MXFP4, c->latent_size),
+		.act_stride = kern_packed_stride(KERN_MXFP4, c->expert_size),
 	};
 
 	job.packed_z = gather(e, job.first_pair, job.n, job.z_stride);
-	k3_team_run(e->team, c->expert_size, GRAIN, expert_inner, &job);
+	k3_team_run(e->team, c->expert_size, k3_grain(e, c->expert_size, job.n, GRAIN),
+		    expert_inner, &job);
 	k3_team_run(e->team, job.n, 1, expert_pack, &job);
-	k3_team_run(e->team, c->latent_size, GRAIN, expert_outer, &job);
+	k3_team_run(e->team, c->latent_size, k3_grain(e, c->latent_size, job.n, GRAIN),
+		    expert_outer, &job);
 }
 
 int k3_moe_take_experts(struct k3_engine *e, bool wait, struct err *err)
@@ -147,7 +149,7 @@ static int ask_for_experts(struct k3_engine *e, uint32_t layer, uint32_t *ret_n,
 static void pack_latents(void *data, size_t begin, size_t end, unsigned worker)
 {
 	struct k3_engine *e = data;
-	size_t n = e->config->latent_size, stride = kern_packed_len(KERN_MXFP4, n);
+	size_t n = e->config->latent_size, stride = kern_packed_stride(KERN_MXFP4, n);
 
 	(void)worker;
 	for (size_t i = begin; i < end; i++)

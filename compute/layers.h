@@ -77,6 +77,9 @@ int k3_each_tile(struct k3_engine *e, const struct k3_matrix *m, k3_tile_fn *fn,
 		 struct err *err);
 const struct k3_matrix *k3_matrix_of(const struct k3_engine *e, uint32_t layer, enum role role);
 
+/* The grain for a product of n_rows rows of weights with n_x of x; least: that of one row of x. */
+size_t k3_grain(const struct k3_engine *e, size_t n_rows, size_t n_x, size_t least);
+
 void k3_input_set(struct k3_input *in, const float *x, size_t n_rows, size_t n_cols, float *packed);
 void k3_input_pack(struct k3_engine *e, struct k3_input *in, enum kern_format format);
 /* y[row * y_stride + i] = (matrix x)[i] for all rows of in. */

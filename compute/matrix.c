@@ -7,8 +7,22 @@
 
 #include "compute/layers.h"
 
-/* Rows of weights that stay with one worker: a multiple of what the kernels take at once. */
-enum { GRAIN = 12 };
+enum {
+	/* Rows of weights that stay with one worker: a multiple of what the kernels take at once.
+	 */
+	GRAIN = 12,
+	/* With several rows of x, where each thread gets BLOCKS of them: half a panel of the
+	 * kernels, which read x again for each. */
+	GRAIN_PANEL = 48,
+	BLOCKS = 4,
+};
+
+size_t k3_grain(const struct k3_engine *e, size_t n_rows, size_t n_x, size_t least)
+{
+	size_t wanted = (size_t)GRAIN_PANEL * BLOCKS * k3_team_n_threads(e->team);
+
+	return n_x > 1 && n_rows >= wanted ? GRAIN_PANEL : least;
+}
 
 const struct k3_matrix *k3_matrix_of(const struct k3_engine *e, uint32_t layer, enum role role)
 {
@@ -99,7 +113,7 @@ void k3_input_pack(struct k3_engine *e, struct k3_input *in, enum kern_format fo
 	if (in->is_packed && in->format == format)
 		return;
 	in->format = format;
-	in->packed_stride = kern_packed_len(format, in->n_cols);
+	in->packed_stride = kern_packed_stride(format, in->n_cols);
 	in->is_packed = true;
 	k3_team_run(e->team, in->n_rows, 1, pack_rows, &job);
 }
@@ -130,7 +144,8 @@ static void multiply_tile(struct k3_engine *e, const struct k3_weights *w, void 
 	struct multiply_job *job = data;
 
 	job->w = w;
-	k3_team_run(e->team, w->n_rows, GRAIN, multiply_rows, job);
+	k3_team_run(e->team, w->n_rows, k3_grain(e, w->n_rows, job->in->n_rows, GRAIN),
+		    multiply_rows, job);
 }
 
 int k3_multiply(struct k3_engine *e, uint32_t layer, enum role role, struct k3_input *in, float *y,

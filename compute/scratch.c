@@ -34,7 +34,7 @@ static size_t largest(size_t a, size_t b)
 /* One packed row of n_cols whatever the format of the weights it will meet. */
 static size_t packed_len(size_t n_cols)
 {
-	return largest(kern_packed_len(KERN_F32, n_cols), kern_packed_len(KERN_BF16, n_cols));
+	return largest(kern_packed_stride(KERN_F32, n_cols), kern_packed_stride(KERN_BF16, n_cols));
 }
 
 static size_t widest_inner(const struct config *c)
@@ -75,8 +75,8 @@ static void lay_out_mla(struct k3_scratch *s, struct walk *w, const struct confi
 static void lay_out_ffn(struct k3_scratch *s, struct walk *w, const struct config *c, size_t rows)
 {
 	size_t inner = largest(c->n_dense_layers ? c->dense_size : 0, config_shared_size(c));
-	size_t mx_latent = kern_packed_len(KERN_MXFP4, c->latent_size);
-	size_t mx_inner = kern_packed_len(KERN_MXFP4, c->expert_size);
+	size_t mx_latent = kern_packed_stride(KERN_MXFP4, c->latent_size);
+	size_t mx_inner = kern_packed_stride(KERN_MXFP4, c->expert_size);
 
 	s->gate = take_floats(w, rows * inner);
 	s->up = take_floats(w, rows * inner);

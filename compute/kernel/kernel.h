@@ -23,6 +23,13 @@ enum kern_format { KERN_F32, KERN_BF16, KERN_MXFP4 };
 size_t kern_packed_len(enum kern_format format,
 		       size_t n_cols); /* floats of one packed row, multiple of 16 */
 
+/* Floats from one packed row to the next where there are several: a vector more, without which rows
+ * of 7168 floats all begin at the same place of a page (32 of them: 2 to 4 % slower). */
+static inline size_t kern_packed_stride(enum kern_format format, size_t n_cols)
+{
+	return kern_packed_len(format, n_cols) + 16;
+}
+
 #define KERN_DECL_pack(name) void(name)(const float *x, size_t n_cols, float *xp)
 
 /*

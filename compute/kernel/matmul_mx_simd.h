@@ -13,6 +13,7 @@ enum {
 	/* One row of x: bytes between what is read and what is fetched into either cache. */
 	MX_AHEAD_L1 = 2048,
 	MX_AHEAD_L2 = 16384,
+	MX_PANEL = 48, /* outputs, at most PANEL: a larger one fetches its first block late */
 };
 
 struct mx {
@@ -219,11 +220,15 @@ SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t
 		      size_t n_x, float *y, size_t y_stride)
 {
 	float lanes[X_PANEL * PANEL * KERN_LANES] __attribute__((aligned(64)));
+	const size_t row = w->n_cols / 2, scale_row = w->n_cols / KERN_MX_GROUP;
 	size_t k_block = n_x <= MX_X_WHOLE ? w->n_cols : MX_K_BLOCK;
+	/* The scales of the next rows, all with the first block of rows of x. */
+	struct ahead scales = ahead_of(w->scale, n_rows, scale_row, scale_row, scale_row, 1);
 	size_t i0 = 0;
 
 	do {
 		size_t i1 = w->n_cols - i0 < k_block ? w->n_cols : i0 + k_block;
+		struct ahead next = ahead_of(w->packed, n_rows, row, i1 / 2, k_block / 2, n_x);
 
 		for (size_t m = 0, M; m < n_x; m += M) {
 			size_t step;
@@ -232,11 +237,15 @@ SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t
 			step = mx_block_rows(M);
 			for (size_t r = 0; r < n_rows; r += step) {
 				struct mx rows = mx_rows_from(*w, r);
+				size_t R = n_rows - r < step ? n_rows - r : step;
 
+				fetch_ahead(&next, r, R);
+				fetch_ahead(&scales, r, R);
 				mx_block_any(&rows, xp + m * x_stride, x_stride,
-					     lanes_of(lanes, m, M, r), i0, i1, M,
-					     n_rows - r < step ? n_rows - r : step);
+					     lanes_of(lanes, m, M, r), i0, i1, M, R);
 			}
+			next.begin += next.piece;
+			scales.begin = scales.size;
 		}
 		i0 = i1;
 	} while (i0 < w->n_cols);
@@ -292,10 +301,10 @@ void SIMD_NAME(matmul_mxfp4)(const uint8_t *packed, const uint8_t *scale, size_t
 			}
 			continue;
 		}
-		for (size_t r = 0; r < n_rows; r += PANEL) {
+		for (size_t r = 0; r < n_rows; r += MX_PANEL) {
 			struct mx w = mx_rows_from(all, r);
 
-			mx_panel(&w, n_rows - r < PANEL ? n_rows - r : PANEL, x, x_stride, M,
+			mx_panel(&w, n_rows - r < MX_PANEL ? n_rows - r : MX_PANEL, x, x_stride, M,
 				 ym + r, y_stride);
 		}
 	}

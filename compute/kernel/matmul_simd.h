@@ -6,7 +6,8 @@
  *  - one row of x: ROWS_ONE_X rows of weights at once, as many streams from memory;
  *  - more rows: blocks of a few outputs x up to BLOCK_X rows of x in registers, over K blocks of
  *    1024 elements; the lanes of an output wait in memory between K blocks, so that the block of x
- *    (X_PANEL rows) stays in the second-level cache for PANEL rows of weights.
+ *    (X_PANEL rows) stays in the second-level cache for PANEL rows of weights, whose next K block
+ *    is fetched there meanwhile.
  *
  * Loops with constant bounds are unrolled so that arrays of vectors become registers.
  */
@@ -14,7 +15,7 @@
 
 enum {
 	AHEAD = 8,    /* lines between what is read and what is fetched */
-	PANEL = 48,   /* outputs; a multiple of every BLOCK_ROWS */
+	PANEL = 96,   /* outputs; a multiple of every BLOCK_ROWS */
 	X_PANEL = 32, /* rows of x */
 };
 
@@ -354,15 +355,57 @@ SIMD_FN void store_panel(float *lanes, size_t n_rows, size_t n_x, float *y, size
 	}
 }
 
+/*
+ * What a panel's weights go on with after a K block, on its way to the second-level cache: the same
+ * rows' next block, after the last one the next rows' first. Each block of rows of x fetches its
+ * piece of it, and each of its blocks of weights the part of as many rows, so that fetches do not
+ * pile up before the FMA units.
+ */
+struct ahead {
+	const char *w; /* of the first row */
+	size_t row_size;
+	size_t size, piece; /* bytes of a row: in all, of one block of rows of x */
+	size_t begin;       /* of the piece under way */
+};
+
+/* at: of each row where its next block begins, row_size: nowhere; k_size: bytes of a block. */
+SIMD_FN struct ahead ahead_of(const void *w, size_t n_rows, size_t row_size, size_t at,
+			      size_t k_size, size_t n_x)
+{
+	size_t n = (n_x + BLOCK_X - 1) / BLOCK_X, left = at < row_size ? row_size - at : row_size;
+	size_t size = left < k_size ? left : k_size;
+
+	return (struct ahead){
+		.w = (const char *)w + (at < row_size ? at : n_rows * row_size),
+		.row_size = row_size,
+		.size = size,
+		.piece = (size / n + LINE_SIZE - 1) / LINE_SIZE * LINE_SIZE,
+	};
+}
+
+/* The piece of R rows from row r on. */
+SIMD_FN void fetch_ahead(const struct ahead *a, size_t r, size_t R)
+{
+	size_t end = a->begin + a->piece < a->size ? a->begin + a->piece : a->size;
+
+	for (size_t i = r; i < r + R; i++)
+		for (size_t j = a->begin; j < end; j += LINE_SIZE)
+			__builtin_prefetch(a->w + i * a->row_size + j, 0, 2);
+}
+
 SIMD_FN void panel(const enum kern_format f, const char *w, size_t n_rows, size_t n_cols,
 		   const float *xp, size_t x_stride, size_t n_x, float *y, size_t y_stride)
 {
-	const size_t row = n_cols * element_size(f);
+	const size_t size = element_size(f), row = n_cols * size;
+	/* Up to a block of rows of x memory is all that is waited for: the next lines come first.
+	 */
+	const size_t k_size = n_x > BLOCK_X ? KERN_FLUSH * size : 0;
 	float lanes[X_PANEL * PANEL * KERN_LANES] __attribute__((aligned(64)));
 	size_t i0 = 0;
 
 	do { /* once at least: rows of no elements give +0 */
 		size_t i1 = n_cols - i0 < KERN_FLUSH ? n_cols : i0 + KERN_FLUSH;
+		struct ahead next = ahead_of(w, n_rows, row, i1 * size, k_size, n_x);
 
 		/* The rows of x of a block stay in the first-level cache for all rows of weights.
 		 */
@@ -371,10 +414,14 @@ SIMD_FN void panel(const enum kern_format f, const char *w, size_t n_rows, size_
 
 			M = next_x(n_x - m);
 			step = block_rows(M);
-			for (size_t r = 0; r < n_rows; r += step)
+			for (size_t r = 0; r < n_rows; r += step) {
+				size_t R = n_rows - r < step ? n_rows - r : step;
+
+				fetch_ahead(&next, r, R);
 				block_any(f, w + r * row, n_cols, xp + m * x_stride, x_stride,
-					  lanes_of(lanes, m, M, r), i0, i1, M,
-					  n_rows - r < step ? n_rows - r : step);
+					  lanes_of(lanes, m, M, r), i0, i1, M, R);
+			}
+			next.begin += next.piece;
 		}
 		i0 = i1;
 	} while (i0 < n_cols);
