@@ -140,20 +140,28 @@ static int make_memory(struct slab *s, enum slab_pages pages, struct err *err)
 	return map_writable(s, err);
 }
 
+/* A record of a slab that is not there yet; NULL when there is no memory. */
+static struct slab *new_record(uint64_t size)
+{
+	CLEANUP(slab_freep) struct slab *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->fd = -1;
+	s->is_writable = true;
+	s->size = size;
+	s->is_resident = calloc(n_huge_pages(s), 1);
+	return s->is_resident ? TAKE(s) : NULL;
+}
+
 int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t model_digest[16],
 	     struct err *err)
 {
-	CLEANUP(slab_freep) struct slab *s = calloc(1, sizeof(*s));
+	CLEANUP(slab_freep) struct slab *s = new_record(plan->total_size);
 	struct slab_header h = make_header(plan, model_digest);
 	int r;
 
 	if (!s)
-		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
-	s->is_writable = true;
-	s->size = plan->total_size;
-	s->fd = -1;
-	s->is_resident = calloc(n_huge_pages(s), 1);
-	if (!s->is_resident)
 		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
 	r = make_memory(s, plan->pages, err);
 	if (r < 0)
@@ -181,15 +189,13 @@ static bool is_sealed(int fd)
 int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 	       const uint8_t model_digest[16], struct err *err)
 {
-	CLEANUP(slab_freep) struct slab *s = calloc(1, sizeof(*s));
+	CLEANUP(slab_freep) struct slab *s = new_record(plan->total_size);
 	struct slab_header h = make_header(plan, model_digest), there;
 	struct stat st;
 	int r;
 
 	if (!s)
 		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
-	s->fd = -1;
-	s->is_writable = true;
 	if (fstat(fd, &st) < 0 || !is_sealed(fd) ||
 	    fd_pread_all(fd, &there, sizeof(there), 0) < 0 || there.magic != SLAB_MAGIC)
 		return err_set(err, ERR_STALE, "it is no slab");
@@ -198,10 +204,6 @@ int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 	if ((uint64_t)st.st_size != plan->total_size || memcmp(&there, &h, sizeof(h)) != 0)
 		return err_set(err, ERR_STALE,
 			       "it was made for other budgets, other files or by another version");
-	s->size = plan->total_size;
-	s->is_resident = calloc(n_huge_pages(s), 1);
-	if (!s->is_resident)
-		return err_set(err, ERR_NO_MEMORY, "no memory for the slab's record");
 	s->fd = fd;
 	r = map_writable(s, err);
 	if (r == 0)
