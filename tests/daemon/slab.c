@@ -249,16 +249,25 @@ static void plan_large(struct slab_plan *p)
 	plan(&want, p);
 }
 
-/* The same made of these, filled and resident; the note in words. */
-static struct slab *make_large(struct slab_plan *p, enum slab_pages pages)
+/* The same made of these, nothing of it resident. */
+static struct slab *new_large(struct slab_plan *p, enum slab_pages pages)
 {
 	struct slab *s = NULL;
 	struct err err = { 0 };
-	int r;
 
 	plan_large(p);
 	p->pages = pages;
 	CHECK_MSG(slab_new(&s, p, digest, &err) == 0, "%s", err.text);
+	return s;
+}
+
+/* Filled and resident; the note in words. */
+static struct slab *make_large(struct slab_plan *p, enum slab_pages pages)
+{
+	struct slab *s = new_large(p, pages);
+	struct err err = { 0 };
+	int r;
+
 	while ((r = slab_fault_some(s, &err)) > 0)
 		;
 	CHECK_MSG(r == 0, "%s", err.text);
@@ -318,12 +327,10 @@ static void used_early(void)
 {
 	uint64_t at = 20 * MIB - 3;
 	struct slab_plan p;
-	struct slab *s = NULL;
+	struct slab *s = new_large(&p, SLAB_PAGES_AUTO);
 	struct err err = { 0 };
 	int r;
 
-	plan_large(&p);
-	CHECK_MSG(slab_new(&s, &p, digest, &err) == 0, "%s", err.text);
 	CHECK_EQ(slab_fault_some(s, &err), 1);
 	CHECK(slab_is_usable_early(s));
 	CHECK(is_in_memory(s, 2 * MIB - 1) && !is_in_memory(s, 2 * MIB));
@@ -348,12 +355,10 @@ static void used_early(void)
 static void no_memory(void)
 {
 	struct slab_plan p;
-	struct slab *s = NULL;
+	struct slab *s = new_large(&p, SLAB_PAGES_AUTO);
 	struct err err = { 0 };
 	int r;
 
-	plan_large(&p);
-	CHECK_MSG(slab_new(&s, &p, digest, &err) == 0, "%s", err.text);
 	CHECK(munmap(s->base + 10 * MIB, 2 * MIB) == 0);
 	while ((r = slab_fault_some(s, &err)) > 0)
 		;
