@@ -255,6 +255,8 @@ int slab_fault_some(struct slab *s, struct err *err)
 	uint64_t i = s->faulted / SLAB_HUGE_PAGE, n = n_huge_pages(s);
 	int r = 0;
 
+	if (s->faulted == s->size)
+		return 0;
 	while (i < n && s->is_resident[i])
 		i++;
 	if (i < n)

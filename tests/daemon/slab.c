@@ -328,6 +328,7 @@ static void used_early(void)
 	uint64_t at = 20 * MIB - 3;
 	struct slab_plan p;
 	struct slab *s = new_large(&p, SLAB_PAGES_AUTO);
+	char note[sizeof(s->huge_note)];
 	struct err err = { 0 };
 	int r;
 
@@ -341,6 +342,9 @@ static void used_early(void)
 	while ((r = slab_fault_some(s, &err)) > 0)
 		slab_fault_at(s, s->base + s->size - 1, 1);
 	CHECK_MSG(r == 0, "%s", err.text);
+	memcpy(note, s->huge_note, sizeof(note));
+	CHECK_EQ(slab_fault_some(s, &err), 0);
+	CHECK_MSG(strcmp(s->huge_note, note) == 0, "%s", s->huge_note);
 	for (uint64_t i = 0; i < s->size; i += SLAB_PAGE) {
 		CHECK_MSG(is_in_memory(s, i), "%llu", (unsigned long long)i);
 		if (i >= p.pinned_off)
