@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "shared/attr.h"
@@ -186,6 +188,13 @@ static bool is_sealed(int fd)
 	return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && (seals & F_SEAL_GROW) != 0;
 }
 
+static bool is_of_reserved_pages(int fd)
+{
+	struct statfs fs;
+
+	return fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
+}
+
 int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 	       const uint8_t model_digest[16], struct err *err)
 {
@@ -213,6 +222,7 @@ int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 		return r;
 	}
 	use_header(s, &h);
+	s->is_reserved = is_of_reserved_pages(fd);
 	(void)snprintf(s->huge_note, sizeof(s->huge_note), "pages of the daemon before");
 	*ret = TAKE(s);
 	return 0;

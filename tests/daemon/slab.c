@@ -282,6 +282,7 @@ static void use_large(struct slab *s, const struct slab_plan *p)
 	struct slab *c = NULL, *next = NULL;
 	struct err err = { 0 };
 	int fd = fd_reopen_read_only(s->fd), kept = fcntl(s->fd, F_DUPFD_CLOEXEC, 3);
+	bool is_early = slab_is_usable_early(s);
 
 	CHECK(fd >= 0 && kept >= 0);
 	CHECK_MSG(slab_open(&c, fd, &err) == 0, "%s", err.text);
@@ -290,6 +291,7 @@ static void use_large(struct slab *s, const struct slab_plan *p)
 	CHECK(ftruncate(s->fd, 2 * MIB) < 0);
 	slab_freep(&s);
 	CHECK_MSG(slab_adopt(&next, kept, p, digest, &err) == 0, "%s", err.text);
+	CHECK_EQ(slab_is_usable_early(next), is_early);
 	while (slab_fault_some(next, &err) > 0)
 		;
 	CHECK_EQ(next->base[p->pinned_off + p->pinned_size - 1], 7);
