@@ -21,7 +21,7 @@
 #endif
 
 /* Resident in some milliseconds. */
-enum { SMALL_SLAB = 16 << 20 };
+enum { QUICK_SLAB = 16 << 20 };
 
 struct slab *slab_free(struct slab *s)
 {
@@ -150,7 +150,6 @@ static struct slab *new_record(uint64_t size)
 	if (!s)
 		return NULL;
 	s->fd = -1;
-	s->is_writable = true;
 	s->size = size;
 	s->is_resident = calloc(n_huge_pages(s), 1);
 	return s->is_resident ? TAKE(s) : NULL;
@@ -233,16 +232,6 @@ struct slab_pipes *slab_pipes(const struct slab *s)
 	return (struct slab_pipes *)(void *)(s->base + SLAB_PIPES_OFF);
 }
 
-/* For kernels before 5.14: the touch may end in SIGBUS where populating would report. */
-static void touch_pages(uint8_t *at, uint64_t size)
-{
-	for (uint64_t i = 0; i < size; i += SLAB_PAGE) {
-		volatile uint8_t *p = at + i;
-
-		*p = *p;
-	}
-}
-
 /* One huge page, or as many small ones. 0 or -errno. */
 static int fault(struct slab *s, uint64_t i)
 {
@@ -254,7 +243,7 @@ static int fault(struct slab *s, uint64_t i)
 		if (errno != EINVAL)
 			return -errno;
 		s->is_touched = true;
-		touch_pages(s->base + at, n);
+		slab_pages_write(s->base + at, n);
 	}
 	s->is_resident[i] = 1;
 	return 0;
@@ -287,7 +276,7 @@ int slab_fault_some(struct slab *s, struct err *err)
 
 bool slab_is_usable_early(const struct slab *s)
 {
-	return s->size > SMALL_SLAB && !s->is_reserved && !s->is_touched;
+	return s->size > QUICK_SLAB && !s->is_reserved && !s->is_touched;
 }
 
 void slab_fault_at(struct slab *s, const uint8_t *at, uint64_t size)

@@ -78,13 +78,12 @@ struct slab {
 	int fd;        /* owned; the daemon's writable one, -1 in a client */
 	uint8_t *base; /* the mapping; read-only in a client */
 	uint64_t size;
-	struct slab_header header; /* private copy: what was validated stays so */
-	struct slab_entry *tiles;  /* [header.n_tiles], in the mapping */
-	struct slab_entry *slots;  /* [header.n_slots], in the mapping */
-	uint64_t faulted;          /* all before this is resident */
-	uint8_t *is_resident;      /* owned; of each SLAB_HUGE_PAGE bytes; NULL in a client */
-	uint64_t huge_before;      /* huge shmem bytes of the machine before the first fault */
-	bool is_writable;
+	struct slab_header header;    /* private copy: what was validated stays so */
+	struct slab_entry *tiles;     /* [header.n_tiles], in the mapping */
+	struct slab_entry *slots;     /* [header.n_slots], in the mapping */
+	uint64_t faulted;             /* all before this is resident */
+	uint8_t *is_resident;         /* owned; of each SLAB_HUGE_PAGE bytes; NULL in a client */
+	uint64_t huge_before;         /* huge shmem bytes of the machine before the first fault */
 	bool is_reserved;             /* of reserved huge pages */
 	bool is_touched;              /* the kernel has no way but writing to make it resident */
 	bool wants_huge;              /* transparent ones */

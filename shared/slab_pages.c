@@ -161,6 +161,15 @@ static void touch(uint8_t *at)
 	(void)madvise(at, SLAB_PAGE, MADV_POPULATE_WRITE);
 }
 
+void slab_pages_write(uint8_t *at, uint64_t size)
+{
+	for (uint64_t i = 0; i < size; i += SLAB_PAGE) {
+		volatile uint8_t *p = at + i;
+
+		*p = *p;
+	}
+}
+
 static int collapse(uint8_t *at, uint64_t size)
 {
 	return madvise(at, size, MADV_COLLAPSE) < 0 ? -errno : 0;
@@ -203,11 +212,7 @@ uint8_t *slab_pages_memory(uint64_t size, bool small)
 			touch(at + i);
 			(void)collapse(at + i, SLAB_HUGE_PAGE);
 		}
-	for (uint64_t i = 0; i < size; i += SLAB_PAGE) {
-		volatile uint8_t *p = at + i;
-
-		*p = *p;
-	}
+	slab_pages_write(at, size);
 	return at;
 }
 

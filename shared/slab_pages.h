@@ -19,5 +19,8 @@ void slab_pages_refuse(struct slab *s, int error);
 void slab_pages_ask(struct slab *s, enum slab_pages pages);
 /* Make a huge page of these bytes, of which nothing is resident, if the kernel has one. */
 void slab_pages_collapse(struct slab *s, uint64_t at, uint64_t size);
+/* Make it resident by writing to it what is there, for kernels before 5.14: this may end in SIGBUS
+ * where populating would report. */
+void slab_pages_write(uint8_t *at, uint64_t size);
 /* All is resident: the note's last words. */
 void slab_pages_note(struct slab *s);
