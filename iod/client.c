@@ -24,14 +24,6 @@ struct out {
 	uint8_t tail[];
 };
 
-static uint64_t now_usec(const struct iod_daemon *d)
-{
-	uint64_t now = 0;
-
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
-	return now;
-}
-
 static void free_out(struct iod_client *c, struct out *o)
 {
 	list_remove(&o->link);
@@ -70,7 +62,7 @@ static void flush(struct iod_client *c)
 			end_on_send(c, r);
 			return;
 		}
-		c->since_usec = now_usec(c->daemon);
+		c->since_usec = iod_daemon_now(c->daemon);
 		free_out(c, o);
 	}
 	set_events(c);
@@ -99,7 +91,7 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *data)
 			iod_client_drop(c, &err);
 		else
 			iod_dispatch(c, &m);
-		c->heard_usec = now_usec(c->daemon);
+		c->heard_usec = iod_daemon_now(c->daemon);
 	}
 	iod_daemon_wake(c->daemon);
 	return 0;
@@ -144,7 +136,7 @@ int iod_client_new(struct iod_daemon *d, int fd)
 	c->daemon = d;
 	c->state = IOD_CLIENT_NEW;
 	c->number = ++d->last_number;
-	c->since_usec = c->heard_usec = now_usec(d);
+	c->since_usec = c->heard_usec = iod_daemon_now(d);
 	list_init(&c->link);
 	list_init(&c->out);
 	list_init(&c->rows.requests);
@@ -191,7 +183,7 @@ static void queue(struct iod_client *c, const struct proto_message *m)
 		memcpy(o->tail, m->tail, m->tail_size);
 	o->m.tail = o->tail;
 	if (c->n_out == 0)
-		c->since_usec = now_usec(c->daemon);
+		c->since_usec = iod_daemon_now(c->daemon);
 	list_init(&o->link);
 	list_push_tail(&c->out, &o->link);
 	c->n_out++;

@@ -33,6 +33,14 @@ void iod_daemon_wake(struct iod_daemon *d)
 		(void)sd_event_source_set_enabled(d->pump_source, SD_EVENT_ONESHOT);
 }
 
+uint64_t iod_daemon_now(const struct iod_daemon *d)
+{
+	uint64_t now = 0;
+
+	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
+	return now;
+}
+
 /* Another client comes first next time. */
 static void rotate_clients(struct iod_daemon *d)
 {
@@ -110,10 +118,9 @@ static void report_changed(struct iod_daemon *d)
 static int on_timer(sd_event_source *source, uint64_t usec, void *data)
 {
 	struct iod_daemon *d = data;
-	uint64_t now = usec;
-
 	/* usec is when the timer was due: a client may have come since. */
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
+	uint64_t now = iod_daemon_now(d);
+
 	if (d->phase == IOD_PHASE_SERVE)
 		iod_start_report_pinning(d);
 	iod_client_check_stalled(d, now);
@@ -302,7 +309,7 @@ static int set_up(struct iod_daemon *d, struct err *err)
 	if (r < 0)
 		return err_set(err, ERR_UNSUPPORTED, "setting up the event loop: %s",
 			       fd_strerror(-r));
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &d->start_usec);
+	d->start_usec = iod_daemon_now(d);
 	r = iod_tune_read(d->options, &d->tuning, err);
 	/* the socket first: a second daemon must fail before it takes memory */
 	if (r == 0)

@@ -91,3 +91,5 @@ int iod_daemon_run(struct iod_daemon *d);
 
 /* Something changed: the pump runs in this turn or the next. */
 void iod_daemon_wake(struct iod_daemon *d);
+/* Microseconds of CLOCK_MONOTONIC when this turn of the loop began. */
+uint64_t iod_daemon_now(const struct iod_daemon *d);

@@ -72,7 +72,7 @@ static int on_hello(struct iod_client *c, const struct wire_hello *hello, struct
 		return r;
 	r = iod_quota_admit(c->daemon, err);
 	if (r < 0) {
-		(void)sd_event_now(c->daemon->event, CLOCK_MONOTONIC, &c->daemon->refused_usec);
+		c->daemon->refused_usec = iod_daemon_now(c->daemon);
 		return r;
 	}
 	fill_welcome(c, version, &m);

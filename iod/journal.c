@@ -87,9 +87,8 @@ void iod_event_log(enum log_level level, enum iod_event event, const struct iod_
 
 bool iod_daemon_may_complain(struct iod_daemon *d)
 {
-	uint64_t now = 0;
+	uint64_t now = iod_daemon_now(d);
 
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
 	if (now - d->complain_usec >= 1000000) {
 		if (d->n_unprinted > 0)
 			log_warning("%u more warnings were not printed", d->n_unprinted);

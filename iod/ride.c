@@ -9,14 +9,6 @@
 
 /* ---- what share.h wants to know -------------------------------------------------------------- */
 
-static uint64_t now_usec(const struct iod_daemon *d)
-{
-	uint64_t now = 0;
-
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
-	return now;
-}
-
 static bool is_on(const struct iod_daemon *d)
 {
 	return d->options->share_wait != 0 && d->rides.window > 0 && d->n_open > 1;
@@ -126,7 +118,7 @@ void iod_ride_begin(struct iod_client *c)
 		r->has_fallen = false;
 	r->blocking_since_usec = r->blocked_usec = 0;
 	r->is_held = false;
-	r->held_since_usec = now_usec(c->daemon);
+	r->held_since_usec = iod_daemon_now(c->daemon);
 	r->is_held = is_on(c->daemon) && hold_usec(c, wait_usec(c)) > 0;
 	c->daemon->metrics.share_holds += r->is_held;
 }
@@ -175,7 +167,7 @@ static bool disks_are_busy(const struct iod_daemon *d)
 
 void iod_rides_look(struct iod_daemon *d)
 {
-	uint64_t now = now_usec(d);
+	uint64_t now = iod_daemon_now(d);
 	struct list *at;
 
 	measure(d, now);
@@ -254,7 +246,7 @@ static int on_deadline(sd_event_source *source, uint64_t usec, void *data)
 bool iod_rides_settle(struct iod_daemon *d)
 {
 	struct iod_rides *r = &d->rides;
-	uint64_t now = now_usec(d);
+	uint64_t now = iod_daemon_now(d);
 	bool has_one_fallen = false;
 	struct list *at;
 

@@ -157,9 +157,8 @@ static void log_resident(const struct iod_daemon *d)
 
 static void tell_progress(struct iod_daemon *d)
 {
-	uint64_t now = 0;
+	uint64_t now = iod_daemon_now(d);
 
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
 	if (now - d->status_usec < STATUS_USEC)
 		return;
 	d->status_usec = now;

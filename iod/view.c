@@ -15,14 +15,6 @@ enum { MAP_WIDTH = 64 };
 /* Bytes of a path that are shown. */
 enum { PATH_SHOWN = 200 };
 
-static uint64_t now_usec(const struct iod_daemon *d)
-{
-	uint64_t now = 0;
-
-	(void)sd_event_now(d->event, CLOCK_MONOTONIC, &now);
-	return now;
-}
-
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 static bool waits_for_expert(const struct iod_expert_refs *e)
@@ -48,7 +40,7 @@ static bool waits(const struct iod_client *c)
 
 void iod_view_note_waits(struct iod_daemon *d)
 {
-	uint64_t now = now_usec(d);
+	uint64_t now = iod_daemon_now(d);
 	struct list *at;
 
 	list_foreach (at, &d->clients) {
@@ -215,7 +207,7 @@ static json_t *clients_of(const struct iod_daemon *d)
 		const struct iod_client *c = list_entry(at, struct iod_client, link);
 
 		if (c->state == IOD_CLIENT_OPEN)
-			(void)json_array_append_new(a, client_of(c, now_usec(d)));
+			(void)json_array_append_new(a, client_of(c, iod_daemon_now(d)));
 	}
 	return a;
 }
@@ -228,9 +220,9 @@ static json_t *picture_of(struct iod_daemon *d)
 		(void)snprintf(digest + 2 * i, 3, "%02x", d->source->model_digest[i]);
 	return json_pack("{s:s, s:s, s:s, s:f, s:o, s:o, s:o, s:o, s:o}", "version", K3_VERSION,
 			 "model", digest, "backend", iod_reader_describe_short(d->reader),
-			 "uptime_seconds", (double)(now_usec(d) - d->start_usec) / 1e6, "counters",
-			 counters_of(d), "devices", devices_of(d), "trunk", trunk_of(d), "slots",
-			 slots_of(d), "clients", clients_of(d));
+			 "uptime_seconds", (double)(iod_daemon_now(d) - d->start_usec) / 1e6,
+			 "counters", counters_of(d), "devices", devices_of(d), "trunk", trunk_of(d),
+			 "slots", slots_of(d), "clients", clients_of(d));
 }
 
 int iod_view_reply(struct iod_client *c, struct err *err)
@@ -349,7 +341,7 @@ static void print_clients(FILE *f, const struct iod_daemon *d)
 		if (c->state == IOD_CLIENT_OPEN)
 			(void)fprintf(
 				f, "k3_client_wait_seconds_total{client=\"%u\",uid=\"%u\"} %.6f\n",
-				c->number, c->uid, wait_seconds(c, now_usec(d)));
+				c->number, c->uid, wait_seconds(c, iod_daemon_now(d)));
 	}
 }
 
