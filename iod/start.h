@@ -1,8 +1,9 @@
 #pragma once
 /*
- * From memory to READY=1, a short piece of work a turn so that the watchdog means something: make
- * the slab resident and known to the reader, read one tile as a probe, then let clients in. While
- * pinned tiles load afterwards the service manager sees how far they are.
+ * From memory to READY=1 and on, a short piece of work a turn so that the watchdog means something:
+ * read one tile as a probe, let clients in, then make the slab resident and known to the reader;
+ * one that cannot be used early (slab_is_usable_early) before the probe. While pinned tiles load
+ * the service manager sees how far they are.
  */
 struct iod_daemon;
 
