@@ -128,6 +128,7 @@ static double megabytes(uint64_t bytes)
 static void log_start(const struct iod_daemon *d)
 {
 	const struct slab_plan *p = &d->plan;
+	bool has_pages = d->is_resident || d->keep.is_adopted;
 	char digest[33];
 
 	for (int i = 0; i < 16; i++)
@@ -143,8 +144,8 @@ static void log_start(const struct iod_daemon *d)
 		iod_reader_describe(d->reader), megabytes(p->total_size), d->trunk->n_pinned,
 		megabytes(p->pinned_size), megabytes(p->ring_size), p->ring_note[0] ? " for " : "",
 		p->ring_note, p->n_slots, megabytes(p->slots_size),
-		d->is_resident ? d->slab->huge_note : "most pages still to be had",
-		d->slab->mlock_note, megabytes(p->daemon_private_size),
+		has_pages ? d->slab->huge_note : "most pages still to be had", d->slab->mlock_note,
+		megabytes(p->daemon_private_size),
 		d->listener.fd >= 0 ? d->listener.where : "one client over its socket pair");
 }
 
