@@ -68,36 +68,6 @@ static int take_lock(struct iod_listener *l, const char *path, struct err *err)
 	}
 }
 
-/* With the lock held: what is at the path must be nothing, or a socket that nobody serves. */
-static int clear_path(const struct sockaddr_un *addr, struct err *err)
-{
-	CLEANUP(fd_closep) int fd = -1;
-	struct stat st;
-
-	if (lstat(addr->sun_path, &st) < 0) {
-		if (errno == ENOENT)
-			return 0;
-		return err_set(err, ERR_SOCKET, "%s: %s", addr->sun_path, strerror(errno));
-	}
-	if (!S_ISSOCK(st.st_mode))
-		return err_set(err, ERR_SOCKET,
-			       "%s exists and is no socket; choose another --socket",
-			       addr->sun_path);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return err_set(err, ERR_SOCKET, "socket: %s", strerror(errno));
-	/* anything but "nobody listens" (a full queue, another type) means that somebody does */
-	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno != ECONNREFUSED)
-		return err_set(err, ERR_SOCKET,
-			       "another program serves %s; use that one, stop it, or choose "
-			       "another --socket",
-			       addr->sun_path);
-	if (unlink(addr->sun_path) < 0)
-		return err_set(err, ERR_SOCKET, "removing the stale socket %s: %s", addr->sun_path,
-			       strerror(errno));
-	return 0;
-}
-
 int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
@@ -110,7 +80,8 @@ int iod_listener_bind(struct iod_listener *l, const char *path, struct err *err)
 	r = take_lock(l, path, err);
 	if (r < 0)
 		return r;
-	r = clear_path(&addr, err);
+	/* with the lock held */
+	r = iod_socket_file_clear(&addr, SOCK_SEQPACKET, "--socket", err);
 	if (r < 0)
 		return r;
 	l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

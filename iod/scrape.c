@@ -244,28 +244,6 @@ static int adopt(struct iod_scrape **ret, struct iod_daemon *d, int fd, struct e
 	return 0;
 }
 
-/* Replace a socket that nobody serves. Two daemons cannot meet here: each has the lock of its
- * clients' socket, and whoever answers at path is left alone. */
-static int clear_path(const struct sockaddr_un *addr, struct err *err)
-{
-	CLEANUP(fd_closep)
-	int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	struct stat st;
-
-	if (lstat(addr->sun_path, &st) < 0)
-		return 0;
-	if (!S_ISSOCK(st.st_mode))
-		return err_set(err, ERR_SOCKET, "--metrics %s is there and no socket",
-			       addr->sun_path);
-	/* one that is too busy to answer (EAGAIN) is served too */
-	if (connect(probe, (const struct sockaddr *)addr, sizeof(*addr)) == 0 ||
-	    errno != ECONNREFUSED)
-		return err_set(err, ERR_SOCKET, "--metrics %s is served by another program",
-			       addr->sun_path);
-	(void)unlink(addr->sun_path);
-	return 0;
-}
-
 static int bind_path(struct iod_scrape **ret, struct iod_daemon *d, const char *path,
 		     struct err *err)
 {
@@ -277,7 +255,8 @@ static int bind_path(struct iod_scrape **ret, struct iod_daemon *d, const char *
 		return err_set(err, ERR_SOCKET, "--metrics: a path has 1 to %zu bytes",
 			       sizeof(addr.sun_path) - 1);
 	memcpy(addr.sun_path, path, strlen(path) + 1);
-	r = clear_path(&addr, err);
+	/* two daemons cannot meet here: each has the lock of its clients' socket */
+	r = iod_socket_file_clear(&addr, SOCK_STREAM, "--metrics", err);
 	if (r < 0)
 		return r;
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
