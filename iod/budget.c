@@ -78,7 +78,8 @@ static int find_rates(const struct iod_options *o, const struct source *s,
 }
 
 int iod_budget_plan(const struct iod_options *o, const struct source *s,
-		    const struct tuning *tuning, struct slab_plan *ret, struct err *err)
+		    const struct tuning *tuning, int kept_fd, struct slab_plan *ret,
+		    struct err *err)
 {
 	const struct catalog_header *h = s->catalog.header;
 	struct slab_want want = {
@@ -93,7 +94,8 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s,
 	struct slab_plan least;
 	enum slab_pages pages = iod_options_pages(o);
 	uint64_t reserved = pages == SLAB_PAGES_RESERVED ? slab_pages_reserved() : 0;
-	uint64_t total;
+	uint64_t total, kept;
+	bool is_kept_reserved;
 	int r = find_rates(o, s, tuning, &want.rates, err);
 
 	if (r == 0)
@@ -101,6 +103,12 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s,
 	if (r < 0)
 		return r;
 	memlimit_get("", &limit);
+	/* it is used again, or goes when the new one is filled */
+	kept = slab_taken(kept_fd, &is_kept_reserved);
+	if (!is_kept_reserved)
+		limit.bytes = limit.bytes > UINT64_MAX - kept ? UINT64_MAX : limit.bytes + kept;
+	else if (pages == SLAB_PAGES_RESERVED)
+		reserved += kept;
 	if (o->trunk_gb > 0)
 		want.trunk_budget = gb_bytes(o->trunk_gb);
 	if (o->cache_gb > 0)

@@ -6,6 +6,8 @@
 #include "shared/tuning.h"
 
 /* ERR_BUDGET: below the least that works, or more than the machine and its control groups allow;
- * both numbers are named. */
+ * both numbers are named. kept_fd: the slab of the daemon before, whose memory can be had as well;
+ * -1: none. */
 int iod_budget_plan(const struct iod_options *o, const struct source *s,
-		    const struct tuning *tuning, struct slab_plan *ret, struct err *err);
+		    const struct tuning *tuning, int kept_fd, struct slab_plan *ret,
+		    struct err *err);

@@ -260,7 +260,7 @@ static int open_model(struct iod_daemon *d, struct err *err)
 
 static int make_memory(struct iod_daemon *d, struct err *err)
 {
-	int r = iod_budget_plan(d->options, d->source, &d->tuning, &d->plan, err);
+	int r = iod_budget_plan(d->options, d->source, &d->tuning, d->keep.slab_fd, &d->plan, err);
 
 	if (r < 0)
 		return r;

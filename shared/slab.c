@@ -194,6 +194,17 @@ static bool is_of_reserved_pages(int fd)
 	return fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
 }
 
+uint64_t slab_taken(int fd, bool *ret_is_reserved)
+{
+	struct stat st;
+
+	*ret_is_reserved = is_of_reserved_pages(fd);
+	if (fstat(fd, &st) < 0)
+		return 0;
+	/* reserved ones are promised to it before they are there */
+	return *ret_is_reserved ? (uint64_t)st.st_size : (uint64_t)st.st_blocks * 512;
+}
+
 int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 	       const uint8_t model_digest[16], struct err *err)
 {

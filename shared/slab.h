@@ -108,6 +108,8 @@ int slab_new(struct slab **ret, const struct slab_plan *plan, const uint8_t mode
  */
 int slab_adopt(struct slab **ret, int fd, const struct slab_plan *plan,
 	       const uint8_t model_digest[16], struct err *err);
+/* Bytes that a slab of an earlier daemon has taken; fd -1: 0. Its pages are reserved huge ones? */
+uint64_t slab_taken(int fd, bool *ret_is_reserved);
 struct slab_pipes *slab_pipes(const struct slab *s);
 /* Make the next huge page resident, or small ones in its place; > 0 more to do, 0 done,
  * ERR_NO_MEMORY. The notes are final when it is done. */

@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import k3test
 from k3test import DEMO, Wire, check, check_equal, wait_until
 from manager import Manager
+from memory_limit import MemoryLimit
 from reconnect import begin, finish
 
 GREEDY = json.load(open(os.path.join(DEMO, "golden.json")))["greedy"]
@@ -226,6 +227,22 @@ def large(case):
     m.close()
 
 
+def no_room_for_two(case):
+    """Where there is no room for two slabs the next daemon keeps the one that is there."""
+    limit = MemoryLimit(200_000_000)
+    if not limit.group:
+        raise k3test.Skip("no memory control group can be made")
+    m = Manager(case, synth(case), "--cache-gb", "1", "--trunk-gb", "0",
+                wrap=["sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', limit.group]).start()
+    wait_until(lambda: "of the slab are resident" in m.log(), "all of the slab to be resident")
+    m.kill()
+    m.start()
+    check("kept from the daemon before" in m.log(), f"a cold start\n{m.log()}")
+    check_equal(m.stop(), 0, "exit code")
+    m.close()
+    limit.close()
+
+
 def refill(case, haste):
     """Kill a daemon whose reads of experts are in flight, let the next one fill all slots at once, and
     compare them with what they ought to hold when all is quiet. Returns the slots that were wrong."""
@@ -288,4 +305,4 @@ def refill_at_once(case):
 
 
 if __name__ == "__main__":
-    k3test.main([keeps, in_a_step, two_slabs, dropped, large, refill_waits, refill_at_once])
+    k3test.main([keeps, in_a_step, two_slabs, dropped, large, no_room_for_two, refill_waits, refill_at_once])
