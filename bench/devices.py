@@ -78,12 +78,22 @@ class Iod:
         env = dict(os.environ, K3_IOD_FAULT=fault) if fault else None
         self.log = open(os.path.join(self.dir, "log"), "w+")
         self.process = subprocess.Popen(argv, env=env, stderr=self.log)
-        while "serving" not in open(self.log.name).read():
-            if self.process.poll() is not None:
-                raise SystemExit(open(self.log.name).read())
-            time.sleep(0.05)
+        self.wait_for("serving")
+        # Memory that is still being had costs the daemon's time beside the reads, once in its life.
+        if "still to be had" in self.text():
+            self.wait_for("of the slab are resident")
         while not os.path.exists(self.socket):
             time.sleep(0.01)
+
+    def text(self):
+        with open(self.log.name) as f:
+            return f.read()
+
+    def wait_for(self, words):
+        while words not in self.text():
+            if self.process.poll() is not None:
+                raise SystemExit(self.text())
+            time.sleep(0.05)
 
     def __enter__(self):
         self.view = View(self.socket)
