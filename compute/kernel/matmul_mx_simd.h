@@ -10,7 +10,7 @@ enum {
 	MX_PER_LANE = 8,
 	MX_TURN = 4,       /* lines whose scales are read together */
 	MX_K_BLOCK = 1024, /* any multiple of a line: there is no flush */
-	/* One row of x: bytes between what is read and what is fetched into either cache. */
+	/* A few rows of x: bytes between what is read and what is fetched into either cache. */
 	MX_AHEAD_L1 = 2048,
 	MX_AHEAD_L2 = 16384,
 	MX_PANEL = 48, /* outputs, at most PANEL: a larger one fetches its first block late */
@@ -128,10 +128,10 @@ SIMD_FN void mx_line_rows(const struct mx *w, size_t i, const struct x_rows *x,
 }
 
 /*
- * Fetches for one row of x, whose weights come from memory: while line i of R rows is used, as many
- * lines in the order in which they lie there, whatever rows they belong to. What lies far ahead
- * goes into the second-level cache: the first has too few places for lines that are still on their
- * way.
+ * Fetches for a few rows of x, whose weights come from memory: while line i of R rows is used, as
+ * many lines in the order in which they lie there, whatever rows they belong to. What lies far
+ * ahead goes into the second-level cache: the first has too few places for lines that are still on
+ * their way.
  */
 SIMD_FN void mx_fetch(const struct mx *w, size_t i, const size_t R)
 {
@@ -160,7 +160,7 @@ SIMD_FN void mx_lines(const struct mx *w, size_t i, size_t i1, struct x_rows x,
 			scales[r] =
 				simd_load_scales(w->scale + (r * w->n_cols + i) / KERN_MX_GROUP);
 		for (size_t j = 0; j < MX_TURN; j++, i += line) {
-			if (M == 1 && h == 0)
+			if (M <= MX_X_WHOLE && h == 0)
 				mx_fetch(w, i, R);
 			mx_line_rows(w, i, &x, a, h, M, R, true, scales, j);
 			x.at += line * sizeof(float);
@@ -216,6 +216,44 @@ SIMD_FN void mx_block_any(const struct mx *w, const float *x, size_t x_stride, f
 #undef BLOCK_OF
 }
 
+/*
+ * What a panel's weights go on with after a K block, on its way to the second-level cache: the same
+ * rows' next block, after the last one the next rows' first. Each block of rows of x fetches its
+ * piece of it, and each of its blocks of weights the part of as many rows, so that fetches do not
+ * pile up before the FMA units.
+ */
+struct ahead {
+	const char *w; /* of the first row */
+	size_t row_size;
+	size_t size, piece; /* bytes of a row: in all, of one block of rows of x */
+	size_t begin;       /* of the piece under way */
+};
+
+/* at: of each row where its next block begins, row_size: nowhere; k_size: bytes of a block. */
+SIMD_FN struct ahead ahead_of(const void *w, size_t n_rows, size_t row_size, size_t at,
+			      size_t k_size, size_t n_x)
+{
+	size_t n = (n_x + BLOCK_X - 1) / BLOCK_X, left = at < row_size ? row_size - at : row_size;
+	size_t size = left < k_size ? left : k_size;
+
+	return (struct ahead){
+		.w = (const char *)w + (at < row_size ? at : n_rows * row_size),
+		.row_size = row_size,
+		.size = size,
+		.piece = (size / n + LINE_SIZE - 1) / LINE_SIZE * LINE_SIZE,
+	};
+}
+
+/* The piece of R rows from row r on. */
+SIMD_FN void fetch_ahead(const struct ahead *a, size_t r, size_t R)
+{
+	size_t end = a->begin + a->piece < a->size ? a->begin + a->piece : a->size;
+
+	for (size_t i = r; i < r + R; i++)
+		for (size_t j = a->begin; j < end; j += LINE_SIZE)
+			__builtin_prefetch(a->w + i * a->row_size + j, 0, 2);
+}
+
 SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t x_stride,
 		      size_t n_x, float *y, size_t y_stride)
 {
@@ -239,7 +277,8 @@ SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t
 				struct mx rows = mx_rows_from(*w, r);
 				size_t R = n_rows - r < step ? n_rows - r : step;
 
-				fetch_ahead(&next, r, R);
+				if (n_x > MX_X_WHOLE)
+					fetch_ahead(&next, r, R);
 				fetch_ahead(&scales, r, R);
 				mx_block_any(&rows, xp + m * x_stride, x_stride,
 					     lanes_of(lanes, m, M, r), i0, i1, M, R);

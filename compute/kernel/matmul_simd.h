@@ -6,8 +6,8 @@
  *  - one row of x: ROWS_ONE_X rows of weights at once, as many streams from memory;
  *  - more rows: blocks of a few outputs x up to BLOCK_X rows of x in registers, over K blocks of
  *    1024 elements; the lanes of an output wait in memory between K blocks, so that the block of x
- *    (X_PANEL rows) stays in the second-level cache for PANEL rows of weights, whose next K block
- *    is fetched there meanwhile.
+ *    (X_PANEL rows) stays in the second-level cache for PANEL rows of weights. What comes next of
+ *    either is fetched there meanwhile.
  *
  * Loops with constant bounds are unrolled so that arrays of vectors become registers.
  */
@@ -214,19 +214,40 @@ SIMD_FN void part_block(const enum kern_format f, const char *w, size_t row_size
 }
 
 /*
+ * What comes next on its way to the second-level cache: a line of weights and one of x with each
+ * line of weights used. Left to the hardware, or asked for all at once, they wait before a block's
+ * own.
+ */
+struct next {
+	const char *w, *x; /* NULL: nothing */
+};
+
+SIMD_FN void fetch_next(struct next *next)
+{
+	if (!next->w)
+		return;
+	__builtin_prefetch(next->w, 0, 2);
+	__builtin_prefetch(next->x, 0, 2);
+	next->w += LINE_SIZE;
+	next->x += LINE_SIZE;
+}
+
+/*
  * Half h of one line. Vectors of x and words of weights are used as soon as they are loaded, the
  * words loaded again for their second numbers: kept for later they would push accumulators out of
  * the registers.
  */
 SIMD_FN void line_block(const enum kern_format f, const char *w, size_t row_size,
 			const struct x_rows *x, simd a[BLOCK_X][BLOCK_ROWS], size_t h, size_t ahead,
-			const size_t M, const size_t R)
+			struct next *next, const size_t M, const size_t R)
 {
 	UNROLL
 	for (size_t r = 0; r < R; r++) {
 		if (h == 0)
 			__builtin_prefetch(w + r * row_size + ahead);
 	}
+	if (h == 0 && M > BLOCK_X_FULL)
+		fetch_next(next);
 	part_block(f, w, row_size, x, a, h, 0, M, R);
 	if (per_lane(f) == 1)
 		return;
@@ -236,8 +257,8 @@ SIMD_FN void line_block(const enum kern_format f, const char *w, size_t row_size
 
 /* Elements [i0, i1) of R rows of weights and M rows of x, at most 1024, added to the lanes. */
 SIMD_FN void block(const enum kern_format f, const char *w, size_t n_cols, const float *x,
-		   size_t x_stride, float *lanes, size_t i0, size_t i1, const size_t M,
-		   const size_t R)
+		   size_t x_stride, float *lanes, size_t i0, size_t i1, struct next next,
+		   const size_t M, const size_t R)
 {
 	const size_t line = kern_line(f), size = element_size(f);
 	char tail[BLOCK_ROWS][LINE_SIZE];
@@ -262,7 +283,7 @@ SIMD_FN void block(const enum kern_format f, const char *w, size_t n_cols, const
 
 				if (n <= AHEAD) /* the first lines of the next rows */
 					ahead += R * run->row_size - run->n_lines * LINE_SIZE;
-				line_block(f, wi, run->row_size, &xi, a, h, ahead, M, R);
+				line_block(f, wi, run->row_size, &xi, a, h, ahead, &next, M, R);
 				wi += LINE_SIZE;
 				xi.at += line * sizeof(*x);
 			}
@@ -293,16 +314,18 @@ SIMD_FN size_t block_rows(size_t M)
 
 /* The same with M and R as they come. */
 SIMD_FN void block_any(const enum kern_format f, const char *w, size_t n_cols, const float *x,
-		       size_t x_stride, float *lanes, size_t i0, size_t i1, size_t M, size_t R)
+		       size_t x_stride, float *lanes, size_t i0, size_t i1, struct next next,
+		       size_t M, size_t R)
 {
 	const size_t row = n_cols * element_size(f);
 
-#define BLOCK_OF(m)                                                                \
-	if (R == block_rows(m))                                                    \
-		block(f, w, n_cols, x, x_stride, lanes, i0, i1, m, block_rows(m)); \
-	else                                                                       \
-		for (size_t r = 0; r < R; r++)                                     \
-		block(f, w + r * row, n_cols, x, x_stride, lanes + r * (m)*KERN_LANES, i0, i1, m, 1)
+#define BLOCK_OF(m)                                                                            \
+	if (R == block_rows(m))                                                                \
+		block(f, w, n_cols, x, x_stride, lanes, i0, i1, next, m, block_rows(m));       \
+	else                                                                                   \
+		for (size_t r = 0; r < R; r++)                                                 \
+		block(f, w + r * row, n_cols, x, x_stride, lanes + r * (m)*KERN_LANES, i0, i1, \
+		      next, m, 1)
 	switch (M) {
 		FOR_CONSTANT_M(BLOCK_OF)
 	}
@@ -356,73 +379,54 @@ SIMD_FN void store_panel(float *lanes, size_t n_rows, size_t n_x, float *y, size
 }
 
 /*
- * What a panel's weights go on with after a K block, on its way to the second-level cache: the same
- * rows' next block, after the last one the next rows' first. Each block of rows of x fetches its
- * piece of it, and each of its blocks of weights the part of as many rows, so that fetches do not
- * pile up before the FMA units.
+ * Elements [i0, i1) of a panel, at most 1024: groups of rows of x, each of which stays in the
+ * first-level cache for all rows of weights. Where there are several, group g fetches row g of what
+ * each block of weights goes on with, and the x of the next group, a piece of as many lines as the
+ * weights have with each block. One group waits for memory alone, and a block's own next lines come
+ * first.
  */
-struct ahead {
-	const char *w; /* of the first row */
-	size_t row_size;
-	size_t size, piece; /* bytes of a row: in all, of one block of rows of x */
-	size_t begin;       /* of the piece under way */
-};
-
-/* at: of each row where its next block begins, row_size: nowhere; k_size: bytes of a block. */
-SIMD_FN struct ahead ahead_of(const void *w, size_t n_rows, size_t row_size, size_t at,
-			      size_t k_size, size_t n_x)
+SIMD_FN void k_block(const enum kern_format f, const char *w, size_t n_rows, size_t n_cols,
+		     const float *xp, size_t x_stride, size_t n_x, float *lanes, size_t i0,
+		     size_t i1)
 {
-	size_t n = (n_x + BLOCK_X - 1) / BLOCK_X, left = at < row_size ? row_size - at : row_size;
-	size_t size = left < k_size ? left : k_size;
+	const size_t size = element_size(f), row = n_cols * size, n_pieces = per_lane(f);
+	const bool is_last = i1 == n_cols;
+	const char *w_next = w + (is_last ? n_rows * row : i1 * size);
+	size_t group = 0;
 
-	return (struct ahead){
-		.w = (const char *)w + (at < row_size ? at : n_rows * row_size),
-		.row_size = row_size,
-		.size = size,
-		.piece = (size / n + LINE_SIZE - 1) / LINE_SIZE * LINE_SIZE,
-	};
-}
+	for (size_t m = 0, M; m < n_x; m += M, group++) {
+		const float *x_next;
+		size_t step, piece = 0;
 
-/* The piece of R rows from row r on. */
-SIMD_FN void fetch_ahead(const struct ahead *a, size_t r, size_t R)
-{
-	size_t end = a->begin + a->piece < a->size ? a->begin + a->piece : a->size;
+		M = next_x(n_x - m);
+		step = block_rows(M);
+		x_next = m + M < n_x ? xp + (m + M) * x_stride + i0 : xp + (is_last ? 0 : i1);
+		for (size_t r = 0; r < n_rows; r += step) {
+			size_t R = n_rows - r < step ? n_rows - r : step;
+			struct next next = { 0 };
 
-	for (size_t i = r; i < r + R; i++)
-		for (size_t j = a->begin; j < end; j += LINE_SIZE)
-			__builtin_prefetch(a->w + i * a->row_size + j, 0, 2);
+			if (n_x > BLOCK_X) {
+				next.w = w_next + (group < R ? r + group : 0) * row;
+				next.x = (const char *)(x_next + piece / n_pieces * x_stride) +
+					 piece % n_pieces * (i1 - i0) * size;
+				piece += piece + 1 < M * n_pieces;
+			}
+			block_any(f, w + r * row, n_cols, xp + m * x_stride, x_stride,
+				  lanes_of(lanes, m, M, r), i0, i1, next, M, R);
+		}
+	}
 }
 
 SIMD_FN void panel(const enum kern_format f, const char *w, size_t n_rows, size_t n_cols,
 		   const float *xp, size_t x_stride, size_t n_x, float *y, size_t y_stride)
 {
-	const size_t size = element_size(f), row = n_cols * size;
-	/* Up to a block of rows of x memory is all that is waited for: the next lines come first.
-	 */
-	const size_t k_size = n_x > BLOCK_X ? KERN_FLUSH * size : 0;
 	float lanes[X_PANEL * PANEL * KERN_LANES] __attribute__((aligned(64)));
 	size_t i0 = 0;
 
 	do { /* once at least: rows of no elements give +0 */
 		size_t i1 = n_cols - i0 < KERN_FLUSH ? n_cols : i0 + KERN_FLUSH;
-		struct ahead next = ahead_of(w, n_rows, row, i1 * size, k_size, n_x);
 
-		/* The rows of x of a block stay in the first-level cache for all rows of weights.
-		 */
-		for (size_t m = 0, M; m < n_x; m += M) {
-			size_t step;
-
-			M = next_x(n_x - m);
-			step = block_rows(M);
-			for (size_t r = 0; r < n_rows; r += step) {
-				size_t R = n_rows - r < step ? n_rows - r : step;
-
-				fetch_ahead(&next, r, R);
-				block_any(f, w + r * row, n_cols, xp + m * x_stride, x_stride,
-					  lanes_of(lanes, m, M, r), i0, i1, M, R);
-			}
-			next.begin += next.piece;
-		}
+		k_block(f, w, n_rows, n_cols, xp, x_stride, n_x, lanes, i0, i1);
 		i0 = i1;
 	} while (i0 < n_cols);
 	store_panel(lanes, n_rows, n_x, y, y_stride);

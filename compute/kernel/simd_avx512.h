@@ -39,7 +39,7 @@ enum {
 	/* Rows of x up to which lines of four, of two rows of MXFP4 are worked on together. */
 	MX_X_BY_4 = 2,
 	MX_X_BY_2 = 4,
-	MX_X_WHOLE = 2, /* up to which K is not cut into blocks */
+	MX_X_WHOLE = 4, /* up to which K is not cut into blocks */
 };
 
 SIMD_FN simd simd_zero(void)
