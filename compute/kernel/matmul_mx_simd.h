@@ -8,6 +8,7 @@
 
 enum {
 	MX_PER_LANE = 8,
+	MX_BLOCK_ROWS_WIDE = 2,
 	MX_TURN = 4,       /* lines whose scales are read together */
 	MX_K_BLOCK = 1024, /* any multiple of a line: there is no flush */
 	/* A few rows of x: bytes between what is read and what is fetched into either cache. */
@@ -112,7 +113,9 @@ SIMD_FN size_t mx_block_rows(size_t M)
 {
 	size_t G = mx_group(M);
 
-	return G > 1 ? G : block_rows(M);
+	if (G > 1)
+		return G;
+	return M <= BLOCK_X_FULL ? BLOCK_ROWS : MX_BLOCK_ROWS_WIDE;
 }
 
 /* The same of R rows. */

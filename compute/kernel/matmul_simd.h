@@ -205,7 +205,8 @@ SIMD_FN void part_block(const enum kern_format f, const char *w, size_t row_size
 		v[r] = load_weights(f, w + r * row_size, h, k);
 	UNROLL
 	for (size_t m = 0; m < M; m++) {
-		simd xm = simd_keep(simd_load(x_at(x, m, k * KERN_LANES + h * SIMD_LEN)));
+		const float *at = x_at(x, m, k * KERN_LANES + h * SIMD_LEN);
+		simd xm = M > BLOCK_X_FULL ? simd_load_in_turn(at) : simd_keep(simd_load(at));
 
 		UNROLL
 		for (size_t r = 0; r < R; r++)

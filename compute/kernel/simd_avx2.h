@@ -68,6 +68,11 @@ SIMD_FN simd simd_keep(simd v)
 	return v;
 }
 
+SIMD_FN simd simd_load_in_turn(const float *p)
+{
+	return simd_keep(simd_load(p));
+}
+
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
 {
 	return _mm256_fmadd_ps(a, b, c);

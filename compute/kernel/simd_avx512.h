@@ -29,12 +29,13 @@ enum {
 	ROWS_ONE_X = 12,                     /* weight rows read together for one row of x */
 	/* Outputs x rows of x held in registers: BLOCK_ROWS x up to BLOCK_X_FULL, then
 	 * BLOCK_ROWS_WIDE x up to BLOCK_X. Decoding a vector of bf16 costs the ports of the FMA
-	 * units as much as one product: the more rows of x share it, the better. */
+	 * units as much as one product: the more rows of x share it, the better. Three rows of
+	 * weights share a load of x. */
 	ONE_X_AHEAD = 1536, /* bytes that each of them is fetched ahead; 0: left to the hardware */
 	MX_ROWS_ONE_X = 4,  /* the same of MXFP4 */
 	BLOCK_ROWS = 4,
 	BLOCK_X_FULL = 4,
-	BLOCK_ROWS_WIDE = 2,
+	BLOCK_ROWS_WIDE = 3,
 	BLOCK_X = 8,
 	/* Rows of x up to which lines of four, of two rows of MXFP4 are worked on together. */
 	MX_X_BY_4 = 2,
@@ -70,14 +71,26 @@ SIMD_FN simd simd_keep(simd v)
 	return v;
 }
 
+/* A load that stays where it stands among others of its kind: compilers move loads forward, and
+ * with 28 registers in use have none for what they then hold. */
+SIMD_FN simd simd_load_in_turn(const float *p)
+{
+	simd v;
+
+	__asm__ volatile("vmovups %1, %0" : "=v"(v) : "m"(*(const simd *)(const void *)p));
+	return v;
+}
+
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
 {
 	return _mm512_fmadd_ps(a, b, c);
 }
 
+/* a + b * c in the register of a. */
 SIMD_FN simd simd_fma_onto(simd a, simd b, simd c)
 {
-	return simd_fma(b, c, a);
+	__asm__("vfmadd231ps %2, %1, %0" : "+v"(a) : "v"(b), "v"(c));
+	return a;
 }
 
 SIMD_FN simd simd_add(simd a, simd b)

@@ -65,6 +65,11 @@ SIMD_FN simd simd_keep(simd v)
 	return v;
 }
 
+SIMD_FN simd simd_load_in_turn(const float *p)
+{
+	return simd_keep(simd_load(p));
+}
+
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
 {
 	return vfmaq_f32(c, a, b);
