@@ -28,6 +28,7 @@ enum {
 	COLD_SIZE = 512 << 20, /* weights that no cache holds */
 	PIECE = 32 << 20,      /* of them a run reads */
 	GRAIN = 12,            /* rows of weights, as in the engine */
+	GRAIN_PANEL = 48,      /* with several rows of x */
 	X_MAX = 64,
 	THREADS_MAX = 256,
 	PEAK_ITEMS = 8, /* for each thread, so that one that is late holds up little */
@@ -133,7 +134,7 @@ static struct rate measure_product(const struct kern_table *kern, enum kern_form
 				   bool is_cold, bool is_double)
 {
 	struct product p = { .kern = kern, .format = f, .n_x = n_x, .is_double = is_double };
-	size_t bytes, repeat = 1;
+	size_t bytes, repeat = 1, grain = n_x > 1 ? GRAIN_PANEL : GRAIN;
 	double t;
 
 	p.n_cols = f == KERN_MXFP4 ? 3584 : 7168;
@@ -145,11 +146,11 @@ static struct rate measure_product(const struct kern_table *kern, enum kern_form
 	p.w = is_cold ? next_piece(PIECE) : cold;
 	if (!is_cold) {
 		repeat = kern->isa == KERN_ISA_REF ? 1 : n_x < 8 ? 24 / n_x : 2;
-		k3_team_run(team, p.n_rows, GRAIN, run_product, &p);
+		k3_team_run(team, p.n_rows, grain, run_product, &p);
 	}
 	t = now();
 	for (size_t i = 0; i < repeat; i++)
-		k3_team_run(team, p.n_rows, GRAIN, run_product, &p);
+		k3_team_run(team, p.n_rows, grain, run_product, &p);
 	t = now() - t;
 	return (struct rate){
 		.bytes = (double)(repeat * p.n_rows * bytes) / t / 1e9,
@@ -162,7 +163,7 @@ static double bar_of(enum kern_isa isa, enum kern_format f, size_t n_x, bool is_
 {
 	const bool wide = isa == KERN_ISA_AVX512;
 
-	if ((!wide && isa != KERN_ISA_AVX2) || f == KERN_F32)
+	if ((!wide && isa != KERN_ISA_AVX2) || f == KERN_F32 || (is_cold && n_x > 1))
 		return 0;
 	if (n_x == 1 && is_cold)
 		return f == KERN_MXFP4 || wide ? 0.85 : 0.60;
@@ -308,7 +309,7 @@ static int bench_ports(size_t rounds)
 
 static void bench_isa(enum kern_isa isa, size_t rounds, bool is_quick)
 {
-	static const size_t rows[] = { 1, 2, 4, 8, 16, 64 };
+	static const size_t rows[] = { 1, 2, 4, 8, 16, 64 }, cold_rows[] = { 1, 2, 64 };
 	struct kern_table kern;
 
 	if (kern_table_init(&kern, isa, NULL) < 0)
@@ -316,7 +317,8 @@ static void bench_isa(enum kern_isa isa, size_t rounds, bool is_quick)
 	if (isa == KERN_ISA_REF)
 		rounds = 3;
 	for (int f = is_quick ? KERN_BF16 : KERN_F32; f <= KERN_MXFP4; f++) {
-		bench_product(&kern, (enum kern_format)f, 1, true, rounds);
+		for (size_t i = 0; i < sizeof(cold_rows) / sizeof(cold_rows[0]); i++)
+			bench_product(&kern, (enum kern_format)f, cold_rows[i], true, rounds);
 		for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
 			bench_product(&kern, (enum kern_format)f, rows[i], false, rounds);
 	}
