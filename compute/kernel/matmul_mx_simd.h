@@ -274,7 +274,7 @@ SIMD_FN void mx_panel(const struct mx *w, size_t n_rows, const float *xp, size_t
 		for (size_t m = 0, M; m < n_x; m += M) {
 			size_t step;
 
-			M = next_x(n_x - m);
+			M = next_part(n_x - m, BLOCK_X);
 			step = mx_block_rows(M);
 			for (size_t r = 0; r < n_rows; r += step) {
 				struct mx rows = mx_rows_from(*w, r);
@@ -323,11 +323,11 @@ void SIMD_NAME(matmul_mxfp4)(const uint8_t *packed, const uint8_t *scale, size_t
 {
 	const struct mx all = { packed, scale, packed + n_rows * (n_cols / 2), n_cols };
 
-	for (size_t m = 0; m < n_x; m += X_PANEL) {
-		size_t M = n_x - m < X_PANEL ? n_x - m : X_PANEL;
+	for (size_t m = 0, M; m < n_x; m += M) {
 		const float *x = xp + m * x_stride;
 		float *ym = y + m * y_stride;
 
+		M = next_part(n_x - m, X_PANEL);
 		if (M == 1) {
 			size_t r = 0;
 

@@ -333,12 +333,13 @@ SIMD_FN void block_any(const enum kern_format f, const char *w, size_t n_cols, c
 #undef BLOCK_OF
 }
 
-/* Rows of x in the next block: all in blocks of nearly equal size, none of a single row. */
-SIMD_FN size_t next_x(size_t left)
+/* Rows of x in the next of as few parts as hold at most so many: of nearly equal size, none of a
+ * single row. */
+SIMD_FN size_t next_part(size_t left, size_t most)
 {
-	size_t n_blocks = (left + BLOCK_X - 1) / BLOCK_X;
+	size_t n_parts = (left + most - 1) / most;
 
-	return (left + n_blocks - 1) / n_blocks;
+	return (left + n_parts - 1) / n_parts;
 }
 
 /* Where the lanes of an output wait: those of a block of M rows of x from row m on stand together,
@@ -362,7 +363,7 @@ SIMD_FN float one_tree(const float *t)
 SIMD_FN void store_panel(float *lanes, size_t n_rows, size_t n_x, float *y, size_t y_stride)
 {
 	for (size_t m = 0, M; m < n_x; m += M) {
-		M = next_x(n_x - m);
+		M = next_part(n_x - m, BLOCK_X);
 		for (size_t i = 0; i < M; i++) {
 			const float *t = lanes_of(lanes, m, M, 0) + i * KERN_LANES;
 			float *ym = y + (m + i) * y_stride;
@@ -399,7 +400,7 @@ SIMD_FN void k_block(const enum kern_format f, const char *w, size_t n_rows, siz
 		const float *x_next;
 		size_t step, piece = 0;
 
-		M = next_x(n_x - m);
+		M = next_part(n_x - m, BLOCK_X);
 		step = block_rows(M);
 		x_next = m + M < n_x ? xp + (m + M) * x_stride + i0 : xp + (is_last ? 0 : i1);
 		for (size_t r = 0; r < n_rows; r += step) {
@@ -438,12 +439,12 @@ SIMD_FN void matmul(const enum kern_format f, const char *w, size_t n_rows, size
 {
 	const size_t row = n_cols * element_size(f);
 
-	for (size_t m = 0; m < n_x; m += X_PANEL) {
-		size_t M = n_x - m < X_PANEL ? n_x - m : X_PANEL;
+	for (size_t m = 0, M; m < n_x; m += M) {
 		const float *x = xp + m * x_stride;
 		float *ym = y + m * y_stride;
 		size_t r = 0;
 
+		M = next_part(n_x - m, X_PANEL);
 		if (M == 1) {
 			for (; r + ROWS_ONE_X <= n_rows; r += ROWS_ONE_X)
 				rows_one_x(f, w + r * row, n_cols, x, ym + r, ROWS_ONE_X);
