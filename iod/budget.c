@@ -103,10 +103,11 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s,
 	if (r < 0)
 		return r;
 	memlimit_get("", &limit);
-	/* it is used again, or goes when the new one is filled */
+	/* It is used again, or goes when the new one is filled. It may be counted in a control
+	 * group that is gone: never more than the limits allow. */
 	kept = slab_taken(kept_fd, &is_kept_reserved);
 	if (!is_kept_reserved)
-		limit.bytes = limit.bytes > UINT64_MAX - kept ? UINT64_MAX : limit.bytes + kept;
+		limit.bytes = limit.most - limit.bytes > kept ? limit.bytes + kept : limit.most;
 	else if (pages == SLAB_PAGES_RESERVED)
 		reserved += kept;
 	if (o->trunk_gb > 0)

@@ -118,6 +118,8 @@ static void apply_group(const struct hierarchy *h, const char *dir, const char *
 
 		if (!h->limits[i] || !read_number(dir, h->limits[i], &limit) || limit >= UNLIMITED)
 			continue;
+		if (limit < ret->most)
+			ret->most = limit;
 		left = limit > usage ? limit - usage : 0;
 		if (left >= ret->bytes)
 			continue;
@@ -223,6 +225,7 @@ void memlimit_get(const char *root, struct memlimit *ret)
 	uint64_t available, total = 0;
 
 	ret->bytes = UINT64_MAX;
+	ret->most = UINT64_MAX;
 	ret->total = 0;
 	(void)snprintf(ret->text, sizeof(ret->text), "how much memory is free could not be read");
 	if (asprintf(&dir, "%s/proc", root) < 0) {
@@ -234,6 +237,7 @@ void memlimit_get(const char *root, struct memlimit *ret)
 		(void)find_number(meminfo, "MemTotal:", &total);
 		ret->bytes = available * 1024;
 		ret->total = total * 1024;
+		ret->most = ret->total > 0 ? ret->total : UINT64_MAX;
 		(void)snprintf(ret->text, sizeof(ret->text),
 			       "the machine has %.3f GB available of %.3f GB",
 			       (double)ret->bytes / 1e9, (double)ret->total / 1e9);

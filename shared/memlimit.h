@@ -10,6 +10,7 @@
 struct memlimit {
 	uint64_t bytes; /* UINT64_MAX when nothing could be read */
 	uint64_t total; /* of the host; 0 when unknown */
+	uint64_t most;  /* what all limits allow when nothing is in use; UINT64_MAX as above */
 	char text[512]; /* one phrase that names the binding limit with its numbers */
 };
 

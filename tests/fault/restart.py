@@ -243,6 +243,24 @@ def no_room_for_two(case):
     limit.close()
 
 
+def another_group(case):
+    """A kept slab that another control group counts makes no room in this one: nothing beyond its limit is planned."""
+    limits = [MemoryLimit(100_000_000) for _ in range(2)]
+    if not all(x.group for x in limits):
+        raise k3test.Skip("no memory control group can be made")
+    into = [["sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', x.group] for x in limits]
+    m = Manager(case, synth(case), wrap=into[0]).start()
+    wait_until(lambda: "of the slab are resident" in m.log(), "all of the slab to be resident")
+    m.kill()
+    m.start(wrap=into[1])
+    wait_until(lambda: m.process.poll() is not None or m.log().count("of the slab are resident") == 2, "all of the slab to be resident")
+    check_equal(m.process.poll(), None, f"exit code while it takes memory\n{m.log()}")
+    check_equal(m.stop(), 0, "exit code")
+    m.close()
+    for x in limits:
+        x.close()
+
+
 def refill(case, haste):
     """Kill a daemon whose reads of experts are in flight, let the next one fill all slots at once, and
     compare them with what they ought to hold when all is quiet. Returns the slots that were wrong."""
@@ -305,4 +323,4 @@ def refill_at_once(case):
 
 
 if __name__ == "__main__":
-    k3test.main([keeps, in_a_step, two_slabs, dropped, large, no_room_for_two, refill_waits, refill_at_once])
+    k3test.main([keeps, in_a_step, two_slabs, dropped, large, no_room_for_two, another_group, refill_waits, refill_at_once])
