@@ -79,8 +79,8 @@ static void copy_help(const struct option *o, const char *command, char *text, s
 		plain = (int)strcspn(++at, ":");
 		(void)snprintf(names, sizeof(names), "%.*s", plain, at);
 		if (n < size && option_used_by(&(struct option){ .commands = names }, command)) {
-			at += command ? plain + 1 : 0;
-			n += (size_t)snprintf(text + n, size - n, "%s%.*s", command ? "" : " ",
+			at += command ? plain + (int)strspn(at + plain, ": ") : 0;
+			n += (size_t)snprintf(text + n, size - n, "%s%.*s", n > 0 ? " " : "",
 					      (int)(end - at), at);
 		}
 		at = end + 1;

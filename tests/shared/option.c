@@ -19,7 +19,7 @@ static const struct option table[] = {
 	{ "name", OPTION_STRING, AT(name), "TEXT", "nobody", 0, 0, "talk", "run", "A name." },
 	{ "dir", OPTION_LIST, AT(dirs), "DIR", NULL, 0, 0, "files", "run look",
 	  "A directory.<run: Of a run.><look: To look at.><run look: Of both.> The end." },
-	{ "count", OPTION_UINT, AT(count), "N", "3", 1, 10, "work", NULL, "How many." },
+	{ "count", OPTION_UINT, AT(count), "N", "3", 1, 10, "work", NULL, "<look: How many.>" },
 	{ "size", OPTION_BYTES, AT(size), "BYTES", "4K", 1, 1ull << 40, "work", NULL, "How much." },
 	{ "cache-gb", OPTION_GB, AT(gb), "X", NULL, 0, 0, "work", NULL, "Memory." },
 	{ "mode", OPTION_CHOICE, AT(mode), "fast|slow", NULL, 0, 0, "work", NULL, "The way." },
@@ -186,6 +186,7 @@ static void help(void)
 	CHECK(strstr(text, "talk:\n") < strstr(text, "files:\n"));
 	CHECK(strstr(text, "files:\n") < strstr(text, "work:\n"));
 	CHECK(strstr(text, "(default 4K)"));
+	CHECK(strstr(text, "--count N                 How many."));
 	CHECK(strstr(text, " A directory. To look at. Of both. The end."));
 	for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
 		CHECK_MSG(strlen(line) <= 80, "a line of %zu: %s", strlen(line), line);
