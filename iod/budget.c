@@ -17,6 +17,11 @@ static uint64_t gb_bytes(double gb)
 	return (uint64_t)(gb * 1e9 + 0.5);
 }
 
+static uint64_t at_most(uint64_t bytes, uint64_t most)
+{
+	return bytes < most ? bytes : most;
+}
+
 static uint64_t at_least(uint64_t bytes, uint64_t least)
 {
 	return bytes < least ? least : bytes;
@@ -43,16 +48,14 @@ static void choose_budgets(const struct iod_options *o, uint64_t usable,
 		uint64_t cache = o->cache_gb < 0 ? least->slots_size : want->cache_budget;
 
 		want->trunk_budget = usable > cache ? usable - cache : 0;
-		if (want->trunk_budget > want->trunk_size)
-			want->trunk_budget = want->trunk_size;
+		want->trunk_budget = at_most(want->trunk_budget, want->trunk_size);
 		want->trunk_budget = at_least(want->trunk_budget, least->trunk_floor);
 	}
 	if (o->cache_gb < 0) {
 		uint64_t trunk = want->trunk_budget ? want->trunk_budget : least->trunk_floor;
 
 		want->cache_budget = usable > trunk ? usable - trunk : 0;
-		if (want->cache_budget > all_experts)
-			want->cache_budget = all_experts;
+		want->cache_budget = at_most(want->cache_budget, all_experts);
 		want->cache_budget = at_least(want->cache_budget, least->slots_size);
 	}
 }
@@ -110,10 +113,12 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s,
 		limit.bytes = limit.most - limit.bytes > kept ? limit.bytes + kept : limit.most;
 	else if (pages == SLAB_PAGES_RESERVED)
 		reserved += kept;
+	/* no more than there is to hold: the rest is the other's, if that was not given */
 	if (o->trunk_gb > 0)
-		want.trunk_budget = gb_bytes(o->trunk_gb);
+		want.trunk_budget = at_most(gb_bytes(o->trunk_gb), want.trunk_size);
 	if (o->cache_gb > 0)
-		want.cache_budget = gb_bytes(o->cache_gb);
+		want.cache_budget =
+			at_most(gb_bytes(o->cache_gb), want.n_experts * want.expert_size);
 	choose_budgets(o, usable_bytes(limit.bytes, reserved, &least), &least, &want);
 	r = slab_plan(&want, ret, err);
 	if (r < 0)

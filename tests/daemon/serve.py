@@ -114,6 +114,15 @@ def bytes_all(case):
     check_equal(s["experts_evicted"], 0, "experts evicted from a cache of all")
 
 
+def bytes_generous(case):
+    """What one budget has too much is left to the other."""
+    for budget in (["--trunk-gb", "1000"], ["--cache-gb", "1000"]):
+        s = bytes_of(case, k3test.oracle("tiny"), *budget)
+        check_equal(s["tiles_pinned"], s["tiles_to_pin"], "pinned tiles")
+        check(s["tiles_to_pin"] > 0, f"nothing is pinned with {budget}")
+        check_equal(s["experts_evicted"], 0, f"experts evicted with {budget}")
+
+
 def bytes_ways(case):
     """The other ways of reading."""
     for args in (["--backend", "threads"], ["--direct", "off"], ["--backend", "threads", "--direct", "off"],
@@ -623,6 +632,6 @@ def stop_at_start(case):
     check("slab" not in d.log(), f"it took all memory first\n{d.log()}")
 
 
-k3test.main([bytes_least, bytes_demo, bytes_half, bytes_all, bytes_ways, bytes_trunk_file, damaged_trunk_file, deaf_manager, order_of_tiles, pinned_evenly,
+k3test.main([bytes_least, bytes_demo, bytes_half, bytes_all, bytes_generous, bytes_ways, bytes_trunk_file, damaged_trunk_file, deaf_manager, order_of_tiles, pinned_evenly,
              read_ahead, windows, generations, hints, announced, files_handed_out, broken_rules, beyond_the_quota, floods, sockets, configuration_file, log_lines, no_descriptors,
              stop_at_start])
