@@ -44,6 +44,9 @@ static void choose_budgets(const struct iod_options *o, uint64_t usable,
 {
 	uint64_t all_experts = want->n_experts * want->expert_size;
 
+	/* no more than there is to hold: the rest is the other's, if that was not given */
+	want->trunk_budget = at_most(want->trunk_budget, want->trunk_size);
+	want->cache_budget = at_most(want->cache_budget, all_experts);
 	if (o->trunk_gb < 0) {
 		uint64_t cache = o->cache_gb < 0 ? least->slots_size : want->cache_budget;
 
@@ -113,12 +116,10 @@ int iod_budget_plan(const struct iod_options *o, const struct source *s,
 		limit.bytes = limit.most - limit.bytes > kept ? limit.bytes + kept : limit.most;
 	else if (pages == SLAB_PAGES_RESERVED)
 		reserved += kept;
-	/* no more than there is to hold: the rest is the other's, if that was not given */
 	if (o->trunk_gb > 0)
-		want.trunk_budget = at_most(gb_bytes(o->trunk_gb), want.trunk_size);
+		want.trunk_budget = gb_bytes(o->trunk_gb);
 	if (o->cache_gb > 0)
-		want.cache_budget =
-			at_most(gb_bytes(o->cache_gb), want.n_experts * want.expert_size);
+		want.cache_budget = gb_bytes(o->cache_gb);
 	choose_budgets(o, usable_bytes(limit.bytes, reserved, &least), &least, &want);
 	r = slab_plan(&want, ret, err);
 	if (r < 0)
