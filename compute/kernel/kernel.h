@@ -11,8 +11,11 @@
 
 #include "shared/err.h"
 
+/* Bytes of stack: no kernel takes more. */
+enum { KERN_STACK = 640 << 10 };
+
 enum kern_isa { KERN_ISA_REF, KERN_ISA_NEON, KERN_ISA_AVX2, KERN_ISA_AVX512, KERN_ISA_N_ };
-enum kern_format { KERN_F32, KERN_BF16, KERN_MXFP4 };
+enum kern_format { KERN_F32, KERN_BF16, KERN_MXFP4, KERN_FORMAT_N_ };
 
 /*
  * Packed activations. The weights of a 64-byte line meet x in vectors of 16: x is stored once per
@@ -33,6 +36,20 @@ static inline size_t kern_packed_stride(enum kern_format format, size_t n_cols)
 #define KERN_DECL_pack(name) void(name)(const float *x, size_t n_cols, float *xp)
 
 /*
+ * Many rows of x meet the weights turned: of each KERN_TURN packed rows, vector j of row l holds
+ * number l of vector j of all, in place. So one number of many rows lies together, which the
+ * products *_turned want. The rows that the last KERN_TURN lack must exist; they are overwritten.
+ * len: floats of a packed row; len and x_stride multiples of 16.
+ */
+enum { KERN_TURN = 16 };
+/* Rows of packed x that must exist where n may be turned. */
+static inline size_t kern_turned_rows(size_t n)
+{
+	return (n + KERN_TURN - 1) / KERN_TURN * KERN_TURN;
+}
+#define KERN_DECL_turn(name) void(name)(float *xp, size_t x_stride, size_t len, size_t n_x)
+
+/*
  * y[m * y_stride + r] = dot(w row r, x row m) for r in [0, n_rows), m in [0, n_x).
  * w: row r starts at w + r * n_cols elements, any alignment; no byte outside the rows is read.
  * xp: n_x packed rows, x_stride floats apart. A result does not depend on n_rows, n_x or their
@@ -46,6 +63,8 @@ static inline size_t kern_packed_stride(enum kern_format format, size_t n_cols)
 #define KERN_DECL_matmul_mxfp4(name)                                                          \
 	void(name)(const uint8_t *packed, const uint8_t *scale, size_t n_rows, size_t n_cols, \
 		   const float *xp, size_t x_stride, size_t n_x, float *y, size_t y_stride)
+
+/* matmul_bf16_turned, matmul_mxfp4_turned: the same with x turned. */
 
 /* f32 dot of unpacked vectors (rule 2). */
 #define KERN_DECL_dot(name) float(name)(const float *a, const float *b, size_t n)
@@ -113,6 +132,9 @@ enum { KERN_MIX_SOURCES_MAX = 1024 };
 	X(matmul_f32, matmul_f32)		\
 	X(matmul_bf16, matmul_bf16)		\
 	X(matmul_mxfp4, matmul_mxfp4)		\
+	X(turn, turn)				\
+	X(matmul_bf16, matmul_bf16_turned)	\
+	X(matmul_mxfp4, matmul_mxfp4_turned)	\
 	X(dot, dot)				\
 	X(colsum_bf16, colsum_bf16)		\
 	X(colsum_f32, colsum_f32)		\
@@ -136,7 +158,9 @@ enum { KERN_MIX_SOURCES_MAX = 1024 };
 #define KERN_FIELD(decl, op) KERN_DECL_##decl(*op);
 struct kern_table {
 	KERN_OPS(KERN_FIELD)
-	enum kern_isa isa;     /* highest used */
+	enum kern_isa isa; /* highest used */
+	/* Rows of x from which the turned products are the faster ones; SIZE_MAX: never. */
+	size_t turned_from[KERN_FORMAT_N_];
 	const char *names[64]; /* per op in the order of KERN_OPS: "matmul_bf16 avx2" */
 };
 #undef KERN_FIELD

@@ -3,3 +3,4 @@
 
 #include "compute/kernel/matmul_mx_simd.h"
 #include "compute/kernel/matmul_simd.h"
+#include "compute/kernel/matmul_turned_simd.h"

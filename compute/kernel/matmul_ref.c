@@ -47,6 +47,45 @@ void kern_pack_mxfp4_ref(const float *x, size_t n_cols, float *xp)
 	pack(KERN_MXFP4, x, n_cols, xp);
 }
 
+void kern_turn_ref(float *xp, size_t x_stride, size_t len, size_t n_x)
+{
+	for (size_t m = 0; m < n_x; m += KERN_TURN) {
+		for (size_t i = 0; i < len; i += KERN_LANES) {
+			float *x = xp + m * x_stride + i;
+			float before[KERN_TURN][KERN_LANES] = { 0 };
+
+			for (size_t r = 0; r < KERN_TURN && m + r < n_x; r++)
+				memcpy(before[r], x + r * x_stride, sizeof(before[r]));
+			for (size_t r = 0; r < KERN_TURN; r++)
+				for (size_t l = 0; l < KERN_LANES; l++)
+					x[l * x_stride + r] = before[r][l];
+		}
+	}
+}
+
+/* A row of packed x. */
+struct x_row {
+	const float *x;
+	size_t stride; /* from one number of a vector to the next */
+};
+
+static struct x_row x_row(const float *xp, size_t x_stride, size_t m)
+{
+	return (struct x_row){ xp + m * x_stride, 1 };
+}
+
+static struct x_row x_row_turned(const float *xp, size_t x_stride, size_t m)
+{
+	const float *x = xp + m / KERN_TURN * KERN_TURN * x_stride + m % KERN_TURN;
+
+	return (struct x_row){ x, x_stride };
+}
+
+static float x_float(const struct x_row *x, size_t i)
+{
+	return x->x[i / KERN_LANES * KERN_LANES + i % KERN_LANES * x->stride];
+}
+
 static float load_f32(const void *w, size_t i)
 {
 	float f;
@@ -96,44 +135,78 @@ void kern_matmul_f32_ref(const void *w, size_t n_rows, size_t n_cols, const floa
 	}
 }
 
+static float dot_bf16(const void *w, size_t n_cols, const struct x_row *x)
+{
+	float total[KERN_LANES] = { 0 }, a[KERN_LANES] = { 0 };
+	size_t len = kern_packed_len(KERN_BF16, n_cols);
+
+	for (size_t i = 0; i < len; i++) {
+		size_t j = i % KERN_LINE_BF16, lane = j / 2;
+		float v = i < n_cols ? load_bf16(w, i) : 0.0f;
+
+		a[lane] = fmaf(v, x_float(x, i - j + j % 2 * KERN_LANES + lane), a[lane]);
+		if ((i + 1) % KERN_FLUSH == 0)
+			flush(total, a);
+	}
+	flush(total, a);
+	return kern_tree(total);
+}
+
 void kern_matmul_bf16_ref(const void *w, size_t n_rows, size_t n_cols, const float *xp,
 			  size_t x_stride, size_t n_x, float *y, size_t y_stride)
 {
-	size_t len = kern_packed_len(KERN_BF16, n_cols);
-
 	for (size_t m = 0; m < n_x; m++) {
-		const float *x = xp + m * x_stride;
+		struct x_row x = x_row(xp, x_stride, m);
 
-		for (size_t r = 0; r < n_rows; r++) {
-			float total[KERN_LANES] = { 0 }, a[KERN_LANES] = { 0 };
+		for (size_t r = 0; r < n_rows; r++)
+			y[m * y_stride + r] =
+				dot_bf16((const char *)w + r * n_cols * 2, n_cols, &x);
+	}
+}
 
-			for (size_t i = 0; i < len; i++) {
-				size_t j = i % KERN_LINE_BF16, lane = j / 2;
-				float v = i < n_cols ? load_bf16(w, r * n_cols + i) : 0.0f;
+void kern_matmul_bf16_turned_ref(const void *w, size_t n_rows, size_t n_cols, const float *xp,
+				 size_t x_stride, size_t n_x, float *y, size_t y_stride)
+{
+	for (size_t m = 0; m < n_x; m++) {
+		struct x_row x = x_row_turned(xp, x_stride, m);
 
-				a[lane] = fmaf(v, x[i - j + j % 2 * KERN_LANES + lane], a[lane]);
-				if ((i + 1) % KERN_FLUSH == 0)
-					flush(total, a);
-			}
-			flush(total, a);
-			y[m * y_stride + r] = kern_tree(total);
-		}
+		for (size_t r = 0; r < n_rows; r++)
+			y[m * y_stride + r] =
+				dot_bf16((const char *)w + r * n_cols * 2, n_cols, &x);
 	}
 }
 
 /* The 8 elements from element i on, which are one lane of one line; absent ones are code 0. */
-static float mx_lane(const uint8_t *packed, size_t i, size_t n_cols, const float *x)
+static float mx_lane(const uint8_t *packed, size_t i, size_t n_cols, const struct x_row *x)
 {
+	size_t at = i / KERN_LINE_MXFP4 * KERN_LINE_MXFP4 + i % KERN_LINE_MXFP4 / 8;
 	float t = 0.0f;
 
 	for (size_t k = 0; k < 8; k++) {
+		float xk = x_float(x, at + k * KERN_LANES);
 		uint8_t code = 0;
 
 		if (i < n_cols)
 			code = packed[(i + k) / 2] >> (k % 2 * 4) & 15; /* low nibble first */
-		t = k == 0 ? mx_value[code] * x[0] : fmaf(mx_value[code], x[k * KERN_LANES], t);
+		t = k == 0 ? mx_value[code] * xk : fmaf(mx_value[code], xk, t);
 	}
 	return t;
+}
+
+static float dot_mxfp4(const uint8_t *packed, const uint8_t *scale, size_t n_cols,
+		       const struct x_row *x)
+{
+	float a[KERN_LANES] = { 0 };
+
+	for (size_t b = 0; b < n_cols; b += KERN_LINE_MXFP4) {
+		for (size_t l = 0; l < KERN_LANES; l++) {
+			size_t i = b + 8 * l;
+			uint8_t e = i < n_cols ? scale[i / KERN_MX_GROUP] : 0;
+
+			a[l] = fmaf(mx_lane(packed, i, n_cols, x), kern_mx_scale(e), a[l]);
+		}
+	}
+	return kern_tree(a);
 }
 
 void kern_matmul_mxfp4_ref(const uint8_t *packed, const uint8_t *scale, size_t n_rows,
@@ -142,24 +215,27 @@ void kern_matmul_mxfp4_ref(const uint8_t *packed, const uint8_t *scale, size_t n
 {
 	must(n_cols % KERN_MX_GROUP == 0);
 	for (size_t m = 0; m < n_x; m++) {
-		for (size_t r = 0; r < n_rows; r++) {
-			const uint8_t *p = packed + r * (n_cols / 2);
-			const uint8_t *s = scale + r * (n_cols / KERN_MX_GROUP);
-			float a[KERN_LANES] = { 0 };
+		struct x_row x = x_row(xp, x_stride, m);
 
-			for (size_t b = 0; b < n_cols; b += KERN_LINE_MXFP4) {
-				const float *x = xp + m * x_stride + b;
+		for (size_t r = 0; r < n_rows; r++)
+			y[m * y_stride + r] =
+				dot_mxfp4(packed + r * (n_cols / 2),
+					  scale + r * (n_cols / KERN_MX_GROUP), n_cols, &x);
+	}
+}
 
-				for (size_t l = 0; l < KERN_LANES; l++) {
-					size_t i = b + 8 * l;
-					uint8_t e = i < n_cols ? s[i / KERN_MX_GROUP] : 0;
+void kern_matmul_mxfp4_turned_ref(const uint8_t *packed, const uint8_t *scale, size_t n_rows,
+				  size_t n_cols, const float *xp, size_t x_stride, size_t n_x,
+				  float *y, size_t y_stride)
+{
+	must(n_cols % KERN_MX_GROUP == 0);
+	for (size_t m = 0; m < n_x; m++) {
+		struct x_row x = x_row_turned(xp, x_stride, m);
 
-					a[l] = fmaf(mx_lane(p, i, n_cols, x + l), kern_mx_scale(e),
-						    a[l]);
-				}
-			}
-			y[m * y_stride + r] = kern_tree(a);
-		}
+		for (size_t r = 0; r < n_rows; r++)
+			y[m * y_stride + r] =
+				dot_mxfp4(packed + r * (n_cols / 2),
+					  scale + r * (n_cols / KERN_MX_GROUP), n_cols, &x);
 	}
 }
 

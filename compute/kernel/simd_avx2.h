@@ -38,6 +38,10 @@ enum {
 	MX_X_BY_4 = 0, /* rows of x up to which lines of four, of two rows of MXFP4 go together */
 	MX_X_BY_2 = 0,
 	MX_X_WHOLE = 3, /* up to which K is not cut into blocks */
+	/* Turned products: vectors of outputs x rows of x held in registers. */
+	TURN_VECTORS = 3,
+	TURN_X = 4,
+	TURN_X_MX = 2,
 };
 
 SIMD_FN simd simd_zero(void)
@@ -71,6 +75,12 @@ SIMD_FN simd simd_keep(simd v)
 SIMD_FN simd simd_load_in_turn(const float *p)
 {
 	return simd_keep(simd_load(p));
+}
+
+/* *p in every place. */
+SIMD_FN simd simd_broadcast(const float *p)
+{
+	return simd_keep(_mm256_broadcast_ss(p));
 }
 
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
@@ -246,4 +256,46 @@ SIMD_FN simd_scales simd_load_scales(const uint8_t *s)
 SIMD_FN simd simd_scale_of(simd_scales s, size_t j, size_t h)
 {
 	return simd_mx_scale(s + j * 4, h, 4);
+}
+
+/* 8 rows of 8 dwords, turned. */
+SIMD_FN void simd_turn_8(const char *p, size_t stride, char *out, size_t out_stride)
+{
+	__m256 a[8], b[8];
+
+	UNROLL
+	for (size_t i = 0; i < 8; i++)
+		a[i] = _mm256_loadu_ps((const float *)(const void *)(p + i * stride));
+	UNROLL
+	for (size_t i = 0; i < 8; i += 2) {
+		b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+		b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+	}
+	/* a[4 g + c]: dwords c of the halves of rows 4 g ... 4 g + 3 */
+	UNROLL
+	for (size_t i = 0; i < 8; i += 4) {
+		a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+		a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+		a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+		a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+	}
+	UNROLL
+	for (size_t c = 0; c < 4; c++) {
+		float *q = (float *)(void *)(out + c * out_stride);
+		float *more = (float *)(void *)(out + (4 + c) * out_stride);
+
+		_mm256_storeu_ps(q, _mm256_permute2f128_ps(a[c], a[4 + c], 0x20));
+		_mm256_storeu_ps(more, _mm256_permute2f128_ps(a[c], a[4 + c], 0x31));
+	}
+}
+
+/* 16 rows of 16 dwords, turned: line d of out gets dword d of each. */
+SIMD_FN void simd_turn(const char *p, size_t stride, char *out, size_t out_stride)
+{
+	UNROLL
+	for (size_t r = 0; r < 16; r += 8)
+		UNROLL
+	for (size_t d = 0; d < 16; d += 8)
+		simd_turn_8(p + r * stride + d * 4, stride, out + d * out_stride + r * 4,
+			    out_stride);
 }

@@ -41,6 +41,10 @@ enum {
 	MX_X_BY_4 = 2,
 	MX_X_BY_2 = 4,
 	MX_X_WHOLE = 4, /* up to which K is not cut into blocks */
+	/* Turned products: vectors of outputs x rows of x held in registers. */
+	TURN_VECTORS = 3,
+	TURN_X = 8,
+	TURN_X_MX = 4,
 };
 
 SIMD_FN simd simd_zero(void)
@@ -78,6 +82,15 @@ SIMD_FN simd simd_load_in_turn(const float *p)
 	simd v;
 
 	__asm__ volatile("vmovups %1, %0" : "=v"(v) : "m"(*(const simd *)(const void *)p));
+	return v;
+}
+
+/* *p in every place. It stays where it stands, as above. */
+SIMD_FN simd simd_broadcast(const float *p)
+{
+	simd v;
+
+	__asm__ volatile("vbroadcastss %1, %0" : "=v"(v) : "m"(*p));
 	return v;
 }
 
@@ -263,4 +276,42 @@ SIMD_FN simd simd_scale_of(simd_scales e, size_t j, size_t h)
 
 	(void)h;
 	return _mm512_castsi512_ps(_mm512_permutexvar_epi32(_mm512_load_si512(spread[j]), e));
+}
+
+/* 16 rows of 16 dwords, turned: line d of out gets dword d of each. */
+SIMD_FN void simd_turn(const char *p, size_t stride, char *out, size_t out_stride)
+{
+	__m512i a[16], b[16];
+
+	UNROLL
+	for (size_t i = 0; i < 16; i++)
+		a[i] = _mm512_loadu_si512(p + i * stride);
+	UNROLL
+	for (size_t i = 0; i < 16; i += 2) {
+		b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+		b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+	}
+	/* a[4 g + c]: dwords c of the quarters of rows 4 g ... 4 g + 3 */
+	UNROLL
+	for (size_t i = 0; i < 16; i += 4) {
+		a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+		a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+		a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+		a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+	}
+	UNROLL
+	for (size_t c = 0; c < 4; c++) {
+		/* Quarters 0 and 2, 1 and 3 of the first eight rows, of the others. */
+		__m512i even = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x88);
+		__m512i odd = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xdd);
+		__m512i more_even = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x88);
+		__m512i more_odd = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xdd);
+		char *q = out + c * out_stride;
+
+		_mm512_storeu_si512(q, _mm512_shuffle_i32x4(even, more_even, 0x88));
+		_mm512_storeu_si512(q + 4 * out_stride, _mm512_shuffle_i32x4(odd, more_odd, 0x88));
+		_mm512_storeu_si512(q + 8 * out_stride,
+				    _mm512_shuffle_i32x4(even, more_even, 0xdd));
+		_mm512_storeu_si512(q + 12 * out_stride, _mm512_shuffle_i32x4(odd, more_odd, 0xdd));
+	}
 }

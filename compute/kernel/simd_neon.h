@@ -38,6 +38,10 @@ enum {
 	MX_X_BY_4 = 0, /* rows of x up to which lines of four, of two rows of MXFP4 go together */
 	MX_X_BY_2 = 0,
 	MX_X_WHOLE = 4, /* up to which K is not cut into blocks */
+	/* Turned products: vectors of outputs x rows of x held in registers. */
+	TURN_VECTORS = 3,
+	TURN_X = 8,
+	TURN_X_MX = 4,
 };
 
 SIMD_FN simd simd_zero(void)
@@ -68,6 +72,12 @@ SIMD_FN simd simd_keep(simd v)
 SIMD_FN simd simd_load_in_turn(const float *p)
 {
 	return simd_keep(simd_load(p));
+}
+
+/* *p in every place. */
+SIMD_FN simd simd_broadcast(const float *p)
+{
+	return vld1q_dup_f32(p);
 }
 
 SIMD_FN simd simd_fma(simd a, simd b, simd c)
@@ -209,4 +219,12 @@ SIMD_FN simd_scales simd_load_scales(const uint8_t *s)
 SIMD_FN simd simd_scale_of(simd_scales s, size_t j, size_t h)
 {
 	return simd_mx_scale(s + j * 4, h, 4);
+}
+
+/* 16 rows of 16 dwords, turned: line d of out gets dword d of each. */
+SIMD_FN void simd_turn(const char *p, size_t stride, char *out, size_t out_stride)
+{
+	for (size_t d = 0; d < 16; d++)
+		for (size_t r = 0; r < 16; r++)
+			memcpy(out + d * out_stride + r * 4, p + r * stride + d * 4, 4);
 }

@@ -83,18 +83,26 @@ int kern_table_init(struct kern_table *t, enum kern_isa isa, struct err *err)
 			       is_built(isa) ? "this CPU or its operating system lacks them"
 					     : "this program was built without them");
 	*t = (struct kern_table){ 0 };
+	for (int f = 0; f < KERN_FORMAT_N_; f++)
+		t->turned_from[f] = SIZE_MAX;
 	FILL(REF);
 #if KERN_HAVE_NEON
 	if (isa >= KERN_ISA_NEON && kern_isa_is_available(KERN_ISA_NEON))
 		FILL(NEON);
 #endif
 #if KERN_HAVE_AVX2
-	if (isa >= KERN_ISA_AVX2 && kern_isa_is_available(KERN_ISA_AVX2))
+	if (isa >= KERN_ISA_AVX2 && kern_isa_is_available(KERN_ISA_AVX2)) {
 		FILL(AVX2);
+		t->turned_from[KERN_BF16] = 40;
+		t->turned_from[KERN_MXFP4] = 8;
+	}
 #endif
 #if KERN_HAVE_AVX512
-	if (isa >= KERN_ISA_AVX512 && kern_isa_is_available(KERN_ISA_AVX512))
+	if (isa >= KERN_ISA_AVX512 && kern_isa_is_available(KERN_ISA_AVX512)) {
 		FILL(AVX512);
+		t->turned_from[KERN_BF16] = 48;
+		t->turned_from[KERN_MXFP4] = 20;
+	}
 #endif
 	return 0;
 }

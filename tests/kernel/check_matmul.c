@@ -8,11 +8,13 @@ static size_t line_of(enum kern_format f)
 	return f == KERN_F32 ? 16 : f == KERN_BF16 ? 32 : 128;
 }
 
-static const char *op_of(enum kern_format f)
+static const char *op_of(enum kern_format f, bool is_turned)
 {
-	static const char *const names[] = { "matmul_f32", "matmul_bf16", "matmul_mxfp4" };
+	static const char *const names[][2] = { { "matmul_f32" },
+						{ "matmul_bf16", "matmul_bf16_turned" },
+						{ "matmul_mxfp4", "matmul_mxfp4_turned" } };
 
-	return names[f];
+	return names[f][is_turned];
 }
 
 static void pack_row(struct check *c, enum kern_format f, const float *x, size_t n, float *xp)
@@ -42,6 +44,27 @@ static void check_pack(struct check *c)
 			check_output_done(c, &o, NULL, "n %zu", n);
 			check_release(c);
 		}
+	}
+}
+
+/* In place; what stands between the rows stays. */
+static void check_turn(struct check *c)
+{
+	for (size_t n_x = 0; n_x <= 3 * KERN_TURN + 1; n_x++) {
+		size_t len = 16 * check_below(c, 5);
+		size_t x_stride = len + 16 * check_below(c, 2);
+		size_t n = kern_turned_rows(n_x) * x_stride;
+		struct output o;
+		const float *x;
+
+		if (!check_begin(c, "turn", VALUES_WIDE))
+			continue;
+		x = check_floats(c, n);
+		o = check_output(c, n, x);
+		c->ref->turn(o.ref, x_stride, len, n_x);
+		c->candidate->turn(o.candidate, x_stride, len, n_x);
+		check_output_done(c, &o, NULL, "%zu rows of %zu floats", n_x, len);
+		check_release(c);
 	}
 }
 
@@ -75,19 +98,23 @@ static const void *new_weights(struct check *c, enum kern_format f, size_t n_row
 	return check_bytes(c, n_rows * n_cols / 2);
 }
 
-static void call(const struct kern_table *t, enum kern_format f, const void *w,
+static void call(const struct kern_table *t, enum kern_format f, bool is_turned, const void *w,
 		 const uint8_t *scale, size_t n_rows, size_t n_cols, const float *xp,
 		 size_t x_stride, size_t n_x, float *y, size_t y_stride)
 {
 	if (f == KERN_MXFP4)
-		t->matmul_mxfp4(w, scale, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
+		(is_turned ? t->matmul_mxfp4_turned : t->matmul_mxfp4)(w, scale, n_rows, n_cols, xp,
+								       x_stride, n_x, y, y_stride);
+	else if (is_turned)
+		t->matmul_bf16_turned(w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 	else
 		kern_matmul(t, f, w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 }
 
-static void check_shape(struct check *c, enum kern_format f, enum values values, size_t n_rows,
-			size_t n_cols, size_t n_x)
+static void check_shape(struct check *c, enum kern_format f, bool is_turned, enum values values,
+			size_t n_rows, size_t n_cols, size_t n_x)
 {
+	size_t rows = is_turned ? kern_turned_rows(n_x) : n_x;
 	size_t x_stride = kern_packed_len(f, n_cols) + 16 * check_below(c, 3);
 	size_t y_stride = n_rows + check_below(c, 4);
 	const uint8_t *scale = NULL;
@@ -96,10 +123,10 @@ static void check_shape(struct check *c, enum kern_format f, enum values values,
 	float *xp;
 	bool *written;
 
-	if (!check_begin(c, op_of(f), values))
+	if (!check_begin(c, op_of(f, is_turned), values))
 		return;
 	w = new_weights(c, f, n_rows, n_cols, &scale);
-	xp = check_aligned(c, n_x ? (n_x - 1) * x_stride + kern_packed_len(f, n_cols) : 0);
+	xp = check_aligned(c, rows ? (rows - 1) * x_stride + kern_packed_len(f, n_cols) : 0);
 	/* Small scales show only against large x. */
 	if (f == KERN_MXFP4 && values == VALUES_TINY && check_below(c, 2))
 		c->values = VALUES_WIDE;
@@ -109,13 +136,17 @@ static void check_shape(struct check *c, enum kern_format f, enum values values,
 	written = check_bytes(c, n_x * y_stride);
 	for (size_t i = 0; i < n_x * y_stride; i++)
 		written[i] = i % y_stride < n_rows;
-	call(c->ref, f, w, scale, n_rows, n_cols, xp, x_stride, n_x, o.ref, y_stride);
-	call(c->candidate, f, w, scale, n_rows, n_cols, xp, x_stride, n_x, o.candidate, y_stride);
+	/* With x as it comes: turned, it must make no difference. */
+	call(c->ref, f, false, w, scale, n_rows, n_cols, xp, x_stride, n_x, o.ref, y_stride);
+	if (is_turned)
+		c->ref->turn(xp, x_stride, kern_packed_len(f, n_cols), n_x);
+	call(c->candidate, f, is_turned, w, scale, n_rows, n_cols, xp, x_stride, n_x, o.candidate,
+	     y_stride);
 	check_output_done(c, &o, written, "%zu x %zu, %zu rows of x", n_rows, n_cols, n_x);
 	check_release(c);
 }
 
-static void check_matmul_format(struct check *c, enum kern_format f)
+static void check_matmul_format(struct check *c, enum kern_format f, bool is_turned)
 {
 	static const struct {
 		size_t n_rows, n_cols, n_x;
@@ -127,6 +158,11 @@ static void check_matmul_format(struct check *c, enum kern_format f)
 		{ 13, 2048, 5 }, { 12, 2080, 1 }, { 24, 1152, 1 }, { 49, 160, 65 }, { 0, 64, 2 },
 		{ 5, 0, 1 },     { 5, 0, 2 },     { 5, 64, 0 },    { 97, 96, 2 },
 	};
+	/* with x turned: whole panels and what is left, whole blocks of rows of x and more than are
+	 * taken at once */
+	static const size_t n_rows_turned[] = { 1, 15, 16, 17, 47, 48, 49, 95, 96, 113 };
+	static const size_t n_x_turned[] = { 1, 7, 8, 15, 16, 17, 48, 127, 128, 129, 150 };
+	static const size_t n_cols_turned[] = { 32, 992, 1024, 1056, 2048, 2080, 3584 };
 	size_t step = f == KERN_MXFP4 ? 32 : 1;
 
 	/* One draw a statement: the order of those in one call is the compiler's choice. */
@@ -134,17 +170,25 @@ static void check_matmul_format(struct check *c, enum kern_format f)
 		for (size_t n = 0; n <= 3 * line_of(f) + step; n += step) {
 			size_t n_rows;
 
-			check_shape(c, f, (enum values)v, 1 + check_below(c, 30), n, 1);
+			check_shape(c, f, is_turned, (enum values)v, 1 + check_below(c, 30), n, 1);
 			n_rows = 1 + check_below(c, 14);
-			check_shape(c, f, (enum values)v, n_rows, n, 1 + check_below(c, 13));
+			check_shape(c, f, is_turned, (enum values)v, n_rows, n,
+				    1 + check_below(c, 13));
 		}
 		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-			check_shape(c, f, (enum values)v, shapes[i].n_rows, shapes[i].n_cols,
-				    shapes[i].n_x);
+			check_shape(c, f, is_turned, (enum values)v, shapes[i].n_rows,
+				    shapes[i].n_cols, shapes[i].n_x);
 		for (size_t i = 0; i < 6 && f != KERN_MXFP4; i++) {
 			size_t n_cols = 1000 + check_below(c, 1200);
 
-			check_shape(c, f, (enum values)v, 14, n_cols, 1 + check_below(c, 5));
+			check_shape(c, f, is_turned, (enum values)v, 14, n_cols,
+				    1 + check_below(c, 5));
+		}
+		for (size_t i = 0; i < 24 && is_turned; i++) {
+			size_t r = check_below(c, 10), n = check_below(c, 7);
+
+			check_shape(c, f, is_turned, (enum values)v, n_rows_turned[r],
+				    n_cols_turned[n], n_x_turned[check_below(c, 11)]);
 		}
 	}
 }
@@ -152,9 +196,12 @@ static void check_matmul_format(struct check *c, enum kern_format f)
 void check_matmul(struct check *c)
 {
 	check_pack(c);
-	check_matmul_format(c, KERN_F32);
-	check_matmul_format(c, KERN_BF16);
-	check_matmul_format(c, KERN_MXFP4);
+	check_matmul_format(c, KERN_F32, false);
+	check_matmul_format(c, KERN_BF16, false);
+	check_matmul_format(c, KERN_MXFP4, false);
+	check_turn(c);
+	check_matmul_format(c, KERN_BF16, true);
+	check_matmul_format(c, KERN_MXFP4, true);
 }
 
 static void check_dot(struct check *c, enum values values, size_t n)

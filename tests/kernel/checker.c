@@ -21,7 +21,7 @@
 
 enum {
 	CANARY = 64,
-	N_INPUTS = 96,
+	N_INPUTS = 160,
 	N_OUTPUTS = 8,
 	SHOWN = 5,
 };

@@ -106,6 +106,12 @@ static KERN_DECL_matmul_mxfp4(zero_scale)
 	free(copy);
 }
 
+/* Takes turned rows of x for rows as they come. */
+static KERN_DECL_matmul_bf16(not_turned)
+{
+	reference->matmul_bf16(w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
+}
+
 /* Reads the state before its decay. */
 static KERN_DECL_kda_step(undecayed)
 {
@@ -136,6 +142,7 @@ static KERN_DECL_map(overrun)
 	}
 MUTANT(swapped_nibble, matmul_mxfp4)
 MUTANT(zero_scale, matmul_mxfp4)
+MUTANT(not_turned, matmul_bf16_turned)
 MUTANT(undecayed, kda_step)
 MUTANT(overrun, exp)
 
@@ -147,6 +154,7 @@ const struct mutant mutants[] = {
 	{ "unfused", "matmul_bf16", apply_unfused },
 	{ "swapped-nibble", "matmul_mxfp4", apply_swapped_nibble },
 	{ "zero-scale", "matmul_mxfp4", apply_zero_scale },
+	{ "not-turned", "matmul_bf16_turned", apply_not_turned },
 	{ "undecayed", "kda_step", apply_undecayed },
 	{ "overrun", "exp", apply_overrun },
 };
