@@ -33,7 +33,7 @@ struct k3_engine_settings {
 /* What the engine and one sequence will allocate, by item, before anything is: used for the memory
  * plan. */
 struct k3_engine_memory {
-	uint64_t scratch;       /* activations of max_rows rows */
+	uint64_t scratch;       /* activations of max_rows rows, stacks of the threads */
 	uint64_t vectors;       /* a layer's small vectors, copied */
 	uint64_t contributions; /* expert outputs kept until their turn */
 	uint64_t state_kda;     /* per sequence: recurrent state and conv history */

@@ -22,7 +22,7 @@ enum { AUTO_SPARE_SHARE = 16 };
 /* Of a limit that was given only what the borders of the slab's areas may take. */
 enum { GIVEN_SPARE_SHARE = 64 };
 #define GIVEN_SPARE_MAX (16ull << 20)
-/* What k3 still allocates beside the items: stacks of threads, buffers of the connection. */
+/* What k3 still allocates beside the items: buffers of the connection and the like. */
 #define PROGRAM_SPARE (4ull << 20)
 /* config.json gives sizes to about a percent; "everything" must not fall short of it. */
 #define SURPLUS(x) ((x) + (x) / 20)

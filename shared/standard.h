@@ -5,8 +5,9 @@
 /* Make sure that 0, 1 and 2 are taken: else the next file or socket opened becomes "standard
  * output", and text goes into it. One that was closed gives errors as before. */
 void standard_open(void);
-/* Every thread's stack: a kernel takes 200 KB of it, the deepest JSON that is read some 200 KB. */
-enum { STANDARD_STACK_LEAST = 512 << 10 };
+/* Every thread's stack: a kernel takes up to 640 KB of it, the deepest JSON that is read some 200
+ * KB. */
+enum { STANDARD_STACK_LEAST = 1024 << 10 };
 /* 0, or ERR_UNSUPPORTED when the limit of the stack (ulimit -s) is below that: a step would end in
  * a crash. */
 int standard_check_stack(struct err *err);

@@ -104,17 +104,17 @@ def locked_memory_at_will(case):
 def small_stack(case):
     """A sentence, not a death by SIGSEGV in the first kernel that needs more."""
     kib = lambda n: {"preexec": lambda: resource.setrlimit(resource.RLIMIT_STACK, (n << 10, resource.getrlimit(resource.RLIMIT_STACK)[1]))}
-    words = "grow to 64 KiB, 512 KiB are the least", "ulimit -s 8192", "LimitSTACK="
+    words = "grow to 64 KiB, 1024 KiB are the least", "ulimit -s 8192", "LimitSTACK="
     refused(case, "k3", run(), *words, **kib(64))
     refused(case, "k3-iod", ["--model", DEMO, "--socket", case.path("s")], *words, **kib(64))
     refused(case, "k3-store", ["census", DEMO], *words, **kib(64))
     # Long enough for the panels of every thread.
     long = ["run", DEMO, "--ids", ",".join(["1"] * 400), "--gen", "1", "--threads", "4"]
-    r = case.exec("k3", *long, **kib(512))
+    r = case.exec("k3", *long, **kib(1024))
     check_equal(r.rc, 0, f"exit code with the least\n{r}")
     r = case.exec("k3", *long, env={"OMP_STACKSIZE": "64k"})
     check_equal(r.rc, 2, f"exit code with a small stack for threads alone\n{r}")
-    check("smaller than 512 KiB" in r.err and "unset OMP_STACKSIZE" in r.err, f"the sentence\n{r}")
+    check("smaller than 1024 KiB" in r.err and "unset OMP_STACKSIZE" in r.err, f"the sentence\n{r}")
 
 
 def few_descriptors(case):
