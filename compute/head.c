@@ -77,6 +77,7 @@ int k3_head(struct k3_engine *e, struct err *err)
 		return r;
 	k3_mix_head(e, s->mlp_mix, s->vector[ROLE_FINAL_NORM]);
 	k3_input_set(&in, s->x, e->n_head_rows, e->config->hidden_size, s->packed_x);
+	in.by_rows = true; /* each group's for itself */
 	k3_input_pack(e, &in, m->format);
 	r = k3_each_tile(e, m, head_tile, &in, err);
 	if (r < 0)

@@ -18,7 +18,20 @@ struct expert_job {
 	uint32_t first_pair, n; /* contributions of this expert */
 	const float *packed_z;  /* [n] rows */
 	size_t z_stride, act_stride;
+	bool is_turned; /* both inputs are */
 };
+
+static void multiply(const struct expert_job *job, enum expert_part packed, enum expert_part scale,
+		     size_t begin, size_t end, size_t n_cols, const float *x, size_t x_stride,
+		     float *y, size_t y_stride)
+{
+	const struct kern_table *k = job->e->kernel;
+
+	(job->is_turned ? k->matmul_mxfp4_turned
+			: k->matmul_mxfp4)(job->x->part[packed] + begin * (n_cols / 2),
+					   job->x->part[scale] + begin * (n_cols / 32), end - begin,
+					   n_cols, x, x_stride, job->n, y, y_stride);
+}
 
 /* Rows [begin, end) of w1 and w3, and their activation. */
 static void expert_inner(void *data, size_t begin, size_t end, unsigned worker)
@@ -27,16 +40,13 @@ static void expert_inner(void *data, size_t begin, size_t end, unsigned worker)
 	const struct config *c = job->e->config;
 	const struct kern_table *k = job->e->kernel;
 	const struct k3_scratch *s = &job->e->scratch;
-	size_t packed = begin * (c->latent_size / 2), scale = begin * (c->latent_size / 32);
 	float *gate = s->expert_gate + begin, *up = s->expert_up + begin;
 
 	(void)worker;
-	k->matmul_mxfp4(job->x->part[EXPERT_GATE_PACKED] + packed,
-			job->x->part[EXPERT_GATE_SCALE] + scale, end - begin, c->latent_size,
-			job->packed_z, job->z_stride, job->n, gate, c->expert_size);
-	k->matmul_mxfp4(job->x->part[EXPERT_UP_PACKED] + packed,
-			job->x->part[EXPERT_UP_SCALE] + scale, end - begin, c->latent_size,
-			job->packed_z, job->z_stride, job->n, up, c->expert_size);
+	multiply(job, EXPERT_GATE_PACKED, EXPERT_GATE_SCALE, begin, end, c->latent_size,
+		 job->packed_z, job->z_stride, gate, c->expert_size);
+	multiply(job, EXPERT_UP_PACKED, EXPERT_UP_SCALE, begin, end, c->latent_size, job->packed_z,
+		 job->z_stride, up, c->expert_size);
 	for (uint32_t i = 0; i < job->n; i++)
 		k->situ(gate + (size_t)i * c->expert_size, up + (size_t)i * c->expert_size,
 			end - begin, c->situ_beta, c->situ_linear_beta,
@@ -53,6 +63,9 @@ static void expert_pack(void *data, size_t begin, size_t end, unsigned worker)
 	for (size_t i = begin; i < end; i++)
 		job->e->kernel->pack_mxfp4(s->expert_gate + i * c->expert_size, c->expert_size,
 					   s->packed_act + i * job->act_stride);
+	if (job->is_turned)
+		job->e->kernel->turn(s->packed_act + begin * job->act_stride, job->act_stride,
+				     kern_packed_len(KERN_MXFP4, c->expert_size), end - begin);
 }
 
 /* Rows [begin, end) of w2. */
@@ -63,46 +76,58 @@ static void expert_outer(void *data, size_t begin, size_t end, unsigned worker)
 	const struct k3_scratch *s = &job->e->scratch;
 
 	(void)worker;
-	job->e->kernel->matmul_mxfp4(
-		job->x->part[EXPERT_DOWN_PACKED] + begin * (c->expert_size / 2),
-		job->x->part[EXPERT_DOWN_SCALE] + begin * (c->expert_size / 32), end - begin,
-		c->expert_size, s->packed_act, job->act_stride, job->n,
-		s->contributions + (size_t)job->first_pair * c->latent_size + begin,
-		c->latent_size);
+	multiply(job, EXPERT_DOWN_PACKED, EXPERT_DOWN_SCALE, begin, end, c->expert_size,
+		 s->packed_act, job->act_stride,
+		 s->contributions + (size_t)job->first_pair * c->latent_size + begin,
+		 c->latent_size);
 }
 
-/* The packed z of the rows that chose the expert, next to each other. */
-static const float *gather(struct k3_engine *e, uint32_t first_pair, uint32_t n, size_t stride)
+/* The packed z of rows that chose the expert, next to each other. */
+static void expert_gather(void *data, size_t begin, size_t end, unsigned worker)
 {
-	struct k3_scratch *s = &e->scratch;
+	const struct expert_job *job = data;
+	const struct k3_scratch *s = &job->e->scratch;
+	size_t stride = job->z_stride;
 
-	if (n == 1)
-		return s->packed_z + s->pair_row[first_pair] * stride;
-	for (uint32_t i = 0; i < n; i++)
-		memcpy(s->gathered + i * stride, s->packed_z + s->pair_row[first_pair + i] * stride,
+	(void)worker;
+	for (size_t i = begin; i < end; i++)
+		memcpy(s->gathered + i * stride,
+		       s->packed_z + s->pair_row[job->first_pair + i] * stride,
 		       stride * sizeof(float));
-	return s->gathered;
+	if (job->is_turned)
+		job->e->kernel->turn(s->gathered + begin * stride, stride,
+				     kern_packed_len(KERN_MXFP4, job->e->config->latent_size),
+				     end - begin);
 }
 
 static void compute_expert(struct k3_engine *e, const struct k3_expert *x)
 {
 	const struct config *c = e->config;
-	uint32_t first = e->scratch.expert_first[x->expert];
+	const struct k3_scratch *s = &e->scratch;
+	uint32_t first = s->expert_first[x->expert];
 	struct expert_job job = {
 		.e = e,
 		.x = x,
 		.first_pair = first,
-		.n = e->scratch.expert_first[x->expert + 1] - first,
+		.n = s->expert_first[x->expert + 1] - first,
+		.packed_z = s->gathered,
 		.z_stride = kern_packed_stride(KERN_MXFP4, c->latent_size),
 		.act_stride = kern_packed_stride(KERN_MXFP4, c->expert_size),
 	};
 
-	job.packed_z = gather(e, job.first_pair, job.n, job.z_stride);
-	k3_team_run(e->team, c->expert_size, k3_grain(e, c->expert_size, job.n, GRAIN),
-		    expert_inner, &job);
-	k3_team_run(e->team, job.n, 1, expert_pack, &job);
-	k3_team_run(e->team, c->latent_size, k3_grain(e, c->latent_size, job.n, GRAIN),
-		    expert_outer, &job);
+	size_t rows_grain;
+
+	job.is_turned = k3_is_turned(e, KERN_MXFP4, job.n);
+	rows_grain = job.is_turned ? KERN_TURN : 1;
+	if (job.n == 1)
+		job.packed_z = s->packed_z + s->pair_row[first] * job.z_stride;
+	else
+		k3_team_run(e->team, job.n, rows_grain, expert_gather, &job);
+	k3_team_run(e->team, c->expert_size,
+		    k3_grain(e, c->expert_size, job.n, job.is_turned, GRAIN), expert_inner, &job);
+	k3_team_run(e->team, job.n, rows_grain, expert_pack, &job);
+	k3_team_run(e->team, c->latent_size,
+		    k3_grain(e, c->latent_size, job.n, job.is_turned, GRAIN), expert_outer, &job);
 }
 
 int k3_moe_take_experts(struct k3_engine *e, bool wait, struct err *err)

@@ -31,7 +31,8 @@ struct k3_input {
 	size_t n_rows, n_cols;
 	float *packed; /* where to pack */
 	size_t packed_stride;
-	bool is_packed;
+	bool by_rows; /* never turned: parts of the rows meet the matrix by themselves */
+	bool is_packed, is_turned;
 	enum kern_format format; /* when packed */
 };
 
@@ -77,8 +78,13 @@ int k3_each_tile(struct k3_engine *e, const struct k3_matrix *m, k3_tile_fn *fn,
 		 struct err *err);
 const struct k3_matrix *k3_matrix_of(const struct k3_engine *e, uint32_t layer, enum role role);
 
+/* Are n rows of x turned before they meet weights of this format? */
+static inline bool k3_is_turned(const struct k3_engine *e, enum kern_format format, size_t n)
+{
+	return n >= e->kernel->turned_from[format];
+}
 /* The grain for a product of n_rows rows of weights with n_x of x; least: that of one row of x. */
-size_t k3_grain(const struct k3_engine *e, size_t n_rows, size_t n_x, size_t least);
+size_t k3_grain(const struct k3_engine *e, size_t n_rows, size_t n_x, bool is_turned, size_t least);
 
 void k3_input_set(struct k3_input *in, const float *x, size_t n_rows, size_t n_cols, float *packed);
 void k3_input_pack(struct k3_engine *e, struct k3_input *in, enum kern_format format);

@@ -12,16 +12,17 @@ enum {
 	 */
 	GRAIN = 12,
 	/* With several rows of x, where each thread gets BLOCKS of them: half a panel of the
-	 * kernels, which read x again for each. */
+	 * kernels, which read x again for each. A whole one of those with x turned, for which less
+	 * makes no sense. */
 	GRAIN_PANEL = 48,
 	BLOCKS = 4,
 };
 
-size_t k3_grain(const struct k3_engine *e, size_t n_rows, size_t n_x, size_t least)
+size_t k3_grain(const struct k3_engine *e, size_t n_rows, size_t n_x, bool is_turned, size_t least)
 {
 	size_t wanted = (size_t)GRAIN_PANEL * BLOCKS * k3_team_n_threads(e->team);
 
-	return n_x > 1 && n_rows >= wanted ? GRAIN_PANEL : least;
+	return is_turned || (n_x > 1 && n_rows >= wanted) ? GRAIN_PANEL : least;
 }
 
 const struct k3_matrix *k3_matrix_of(const struct k3_engine *e, uint32_t layer, enum role role)
@@ -104,6 +105,9 @@ static void pack_rows(void *data, size_t begin, size_t end, unsigned worker)
 	for (size_t i = begin; i < end; i++)
 		(in->format == KERN_F32 ? job->kernel->pack_f32 : job->kernel->pack_bf16)(
 			in->x + i * in->n_cols, in->n_cols, in->packed + i * in->packed_stride);
+	if (in->is_turned)
+		job->kernel->turn(in->packed + begin * in->packed_stride, in->packed_stride,
+				  kern_packed_len(in->format, in->n_cols), end - begin);
 }
 
 void k3_input_pack(struct k3_engine *e, struct k3_input *in, enum kern_format format)
@@ -115,7 +119,8 @@ void k3_input_pack(struct k3_engine *e, struct k3_input *in, enum kern_format fo
 	in->format = format;
 	in->packed_stride = kern_packed_stride(format, in->n_cols);
 	in->is_packed = true;
-	k3_team_run(e->team, in->n_rows, 1, pack_rows, &job);
+	in->is_turned = !in->by_rows && k3_is_turned(e, format, in->n_rows);
+	k3_team_run(e->team, in->n_rows, in->is_turned ? KERN_TURN : 1, pack_rows, &job);
 }
 
 struct multiply_job {
@@ -132,11 +137,16 @@ static void multiply_rows(void *data, size_t begin, size_t end, unsigned worker)
 	const struct k3_weights *w = job->w;
 	const struct k3_input *in = job->in;
 
+	const uint8_t *bytes = w->bytes + begin * w->n_cols * k3_format_size(w->format);
+	float *y = job->y + w->first_row + begin;
+
 	(void)worker;
-	kern_matmul(job->kernel, w->format,
-		    w->bytes + begin * w->n_cols * k3_format_size(w->format), end - begin,
-		    w->n_cols, in->packed, in->packed_stride, in->n_rows,
-		    job->y + w->first_row + begin, job->y_stride);
+	if (in->is_turned)
+		job->kernel->matmul_bf16_turned(bytes, end - begin, w->n_cols, in->packed,
+						in->packed_stride, in->n_rows, y, job->y_stride);
+	else
+		kern_matmul(job->kernel, w->format, bytes, end - begin, w->n_cols, in->packed,
+			    in->packed_stride, in->n_rows, y, job->y_stride);
 }
 
 static void multiply_tile(struct k3_engine *e, const struct k3_weights *w, void *data)
@@ -144,7 +154,8 @@ static void multiply_tile(struct k3_engine *e, const struct k3_weights *w, void 
 	struct multiply_job *job = data;
 
 	job->w = w;
-	k3_team_run(e->team, w->n_rows, k3_grain(e, w->n_rows, job->in->n_rows, GRAIN),
+	k3_team_run(e->team, w->n_rows,
+		    k3_grain(e, w->n_rows, job->in->n_rows, job->in->is_turned, GRAIN),
 		    multiply_rows, job);
 }
 

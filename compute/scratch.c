@@ -83,10 +83,10 @@ static void lay_out_ffn(struct k3_scratch *s, struct walk *w, const struct confi
 	s->router = take_floats(w, rows * c->n_experts);
 	s->z = take_floats(w, rows * c->latent_size);
 	s->packed_z = take_floats(w, rows * mx_latent);
-	s->gathered = take_floats(w, rows * mx_latent);
+	s->gathered = take_floats(w, kern_turned_rows(rows) * mx_latent);
 	s->expert_gate = take_floats(w, rows * c->expert_size);
 	s->expert_up = take_floats(w, rows * c->expert_size);
-	s->packed_act = take_floats(w, rows * mx_inner);
+	s->packed_act = take_floats(w, kern_turned_rows(rows) * mx_inner);
 	s->moe_out = take_floats(w, rows * c->hidden_size);
 	s->ids = take(w, rows * c->top_k, sizeof(*s->ids));
 	s->weights = take_floats(w, rows * c->top_k);
@@ -140,8 +140,8 @@ static void lay_out(struct k3_scratch *s, struct walk *w, const struct k3_scratc
 	}
 	s->x = take_floats(w, rows * c->hidden_size);
 	s->out = take_floats(w, rows * c->hidden_size);
-	s->packed_x = take_floats(w, rows * packed_len(c->hidden_size));
-	s->packed_mid = take_floats(w, rows * packed_len(widest_inner(c)));
+	s->packed_x = take_floats(w, kern_turned_rows(rows) * packed_len(c->hidden_size));
+	s->packed_mid = take_floats(w, kern_turned_rows(rows) * packed_len(widest_inner(c)));
 	start = w->at;
 	lay_out_kda(s, w, c, rows);
 	end = w->at;

@@ -162,6 +162,19 @@ def product(case):
     print(f"ties: {n} combinations, one digest {next(iter(seen))[0]}")
 
 
+def many_rows(case):
+    """Chunks of a prompt for which the rows are turned before they meet weights: those of the matrices, and those
+    of the experts that enough of them chose. With all rows in a chunk, a part of them, a few."""
+    ids = [(7 * i * i + 3 * i + 11) % 256 for i in range(200)]
+    d = Daemon(case, DEMO)
+    seen = {}
+    for isa, threads, rows in itertools.product(machine_isas(), ("1", "3"), ("200", "130", "7")):
+        r = case.k3(None, "--isa", isa, "--threads", threads, "--prefill-rows", rows, ids=ids, gen=2, logits=True, daemon=d)
+        seen.setdefault((r.run["logits_digest"], xxh3_128(r.logits.tobytes())), (isa, threads, rows))
+    check_equal(d.stop(), 0, "exit code of k3-iod")
+    check(len(seen) == 1, f"digests of the choice and of all rows: {seen}")
+
+
 def embedded(case):
     """The private daemon of `k3 run MODEL` gives the same digest as one on a socket."""
     path, ids, gen, _ = golden_case("tiny", 2, 4)
@@ -219,4 +232,4 @@ def can_fail(case):
         check(got != want, f"a changed bit of {name} does not change the digest")
 
 
-k3test.main([tiny, demo, odd, product, embedded, what_it_covers, can_fail])
+k3test.main([tiny, demo, odd, product, many_rows, embedded, what_it_covers, can_fail])
