@@ -29,7 +29,7 @@ enum {
 	PIECE = 32 << 20,      /* of them a run reads */
 	GRAIN = 12,            /* rows of weights, as in the engine */
 	GRAIN_PANEL = 48,      /* with several rows of x */
-	X_MAX = 64,
+	X_MAX = 128,
 	THREADS_MAX = 256,
 	PEAK_ITEMS = 8, /* for each thread, so that one that is late holds up little */
 	HUGE_PAGE = 2 << 20,
@@ -102,6 +102,7 @@ struct product {
 	const uint8_t *w;
 	size_t n_rows, n_cols, n_x, row_size, scale_at;
 	bool is_double; /* the kernel one would write first */
+	bool is_turned; /* x is, as the engine does with as many rows */
 };
 
 static void run_product(void *data, size_t begin, size_t end, unsigned worker)
@@ -116,9 +117,12 @@ static void run_product(void *data, size_t begin, size_t end, unsigned worker)
 	if (p->is_double)
 		return;
 	if (p->format == KERN_MXFP4)
-		p->kern->matmul_mxfp4(p->w + begin * p->row_size,
-				      p->w + p->scale_at + begin * (p->n_cols / 32), end - begin,
-				      p->n_cols, xp, stride, p->n_x, y + begin, p->n_rows);
+		(p->is_turned ? p->kern->matmul_mxfp4_turned : p->kern->matmul_mxfp4)(
+			p->w + begin * p->row_size, p->w + p->scale_at + begin * (p->n_cols / 32),
+			end - begin, p->n_cols, xp, stride, p->n_x, y + begin, p->n_rows);
+	else if (p->is_turned)
+		p->kern->matmul_bf16_turned(p->w + begin * p->row_size, end - begin, p->n_cols, xp,
+					    stride, p->n_x, y + begin, p->n_rows);
 	else
 		kern_matmul(p->kern, p->format, p->w + begin * p->row_size, end - begin, p->n_cols,
 			    xp, stride, p->n_x, y + begin, p->n_rows);
@@ -133,7 +137,13 @@ struct rate {
 static struct rate measure_product(const struct kern_table *kern, enum kern_format f, size_t n_x,
 				   bool is_cold, bool is_double)
 {
-	struct product p = { .kern = kern, .format = f, .n_x = n_x, .is_double = is_double };
+	struct product p = {
+		.kern = kern,
+		.format = f,
+		.n_x = n_x,
+		.is_double = is_double,
+		.is_turned = n_x >= kern->turned_from[f],
+	};
 	size_t bytes, repeat = 1, grain = n_x > 1 ? GRAIN_PANEL : GRAIN;
 	double t;
 
@@ -238,7 +248,7 @@ static void bench_product(const struct kern_table *kern, enum kern_format f, siz
 	measure_rounds(&v, kern, f, n_x, is_cold, has_plain);
 	p = median(v.peak, rounds);
 	m = median(v.macs, rounds);
-	(void)printf("%-7s %-6s %2zu rows %-5s %7.2f GB/s %7.2f GMAC/s", kern_isa_name(kern->isa),
+	(void)printf("%-7s %-6s %3zu rows %-5s %7.2f GB/s %7.2f GMAC/s", kern_isa_name(kern->isa),
 		     formats[f], n_x, is_cold ? "cold" : "cache", median(v.bytes, rounds), m);
 	if (is_cold)
 		print_cold(&v, f, bar);
@@ -309,7 +319,8 @@ static int bench_ports(size_t rounds)
 
 static void bench_isa(enum kern_isa isa, size_t rounds, bool is_quick)
 {
-	static const size_t rows[] = { 1, 2, 4, 8, 16, 64 }, cold_rows[] = { 1, 2, 64 };
+	static const size_t rows[] = { 1, 2, 4, 8, 16, 32, 64, 128 },
+			    cold_rows[] = { 1, 2, 64, 128 };
 	struct kern_table kern;
 
 	if (kern_table_init(&kern, isa, NULL) < 0)
@@ -378,16 +389,21 @@ static const char usage[] =
 	"  --rounds N   1 to 1000\n"
 	"  --quick      the products with bf16 and MXFP4 alone, without the reference\n"
 	"  --peak       the FMA peak alone\n"
-	"  --ports      which share of the peak the operations of a block can reach in registers, "
+	"  --ports      which share of the peak a block can reach in registers that decodes "
+	"weights "
 	"for\n"
-	"               several ways of decoding: what the kernels below cannot pass\n"
+	"               its own rows of x alone, in several ways: what the kernels cannot pass "
+	"where x\n"
+	"               is not turned\n"
 	"\n"
 	"A line of a product:\n"
 	"  cold     weights that no cache holds; \"of read\" is the share of a plain read of them\n"
 	"  cache    weights in the second-level cache; \"of FMA peak\" is the share of the higher "
 	"of an\n"
 	"           AVX2 and an AVX-512 loop of FMAs in registers, on the same threads\n"
-	"  N rows   rows of x (of a batch, of a chunk of prompt) that meet each weight\n"
+	"  N rows   rows of x (of a batch, of a chunk of prompt) that meet each weight; turned "
+	"where the\n"
+	"           engine turns as many\n"
 	"  (bar B)  what docs/kernels.md asks of the ratio before it\n"
 	"  best     the same ratio of the best rounds: what there would be without neighbours\n"
 	"  x double lanes   over a plain AVX2 kernel with sums in double\n"
