@@ -205,17 +205,26 @@ SIMD_FN void decode_scales(const struct turned_product *p, size_t first_row, siz
 			   size_t n_lines, float scales[4][TURNED_LINES_MX * WIDE * TURN],
 			   const size_t R)
 {
-	const size_t row_size = p->n_cols / KERN_MX_GROUP, row = R * TURN, at = block * 4;
+	const size_t row_size = p->n_cols / KERN_MX_GROUP, at = block * 4;
 	const size_t n = row_size - at < n_lines * 4 ? row_size - at : n_lines * 4;
 
-	for (size_t r = 0; r < row; r++) {
-		uint8_t bytes[TURNED_LINES_MX][4] = { 0 };
+	for (size_t r = 0; r < R * TURN; r += TURN) {
+		size_t n_rows = p->n_rows - first_row - r;
+		char lines[TURN][LINE_SIZE] __attribute__((aligned(64)));
 
-		if (first_row + r < p->n_rows)
-			memcpy(bytes, p->scale + (first_row + r) * row_size + at, n);
-		for (size_t i = 0; i < n_lines; i++)
-			for (size_t q = 0; q < 4; q++)
-				scales[q][i * row + r] = kern_mx_scale(bytes[i][q]);
+		turn_line((const char *)p->scale + (first_row + r) * row_size + at, row_size,
+			  n_rows < TURN ? n_rows : TURN, n, lines[0], LINE_SIZE);
+		for (size_t i = 0; i < n_lines; i++) {
+			UNROLL
+			for (size_t h = 0; h < SIMD_HALVES; h++) {
+				simd_words w = simd_load_bf16(lines[i] + h * SIMD_LEN * 4);
+				size_t to = i * R * TURN + r + h * SIMD_LEN;
+
+				UNROLL
+				for (int q = 0; q < 4; q++)
+					simd_store(scales[q] + to, simd_scale_of_byte(w, q));
+			}
+		}
 	}
 }
 

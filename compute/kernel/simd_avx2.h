@@ -258,6 +258,15 @@ SIMD_FN simd simd_scale_of(simd_scales s, size_t j, size_t h)
 	return simd_mx_scale(s + j * 4, h, 4);
 }
 
+/* Byte k of each lane as a scale. */
+SIMD_FN simd simd_scale_of_byte(simd_words w, const int k)
+{
+	__m256i e = _mm256_and_si256(_mm256_srli_epi32(w, 8 * k), _mm256_set1_epi32(255));
+
+	return _mm256_castsi256_ps(
+		_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
+}
+
 /* 8 rows of 8 dwords, turned. */
 SIMD_FN void simd_turn_8(const char *p, size_t stride, char *out, size_t out_stride)
 {

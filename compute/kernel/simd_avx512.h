@@ -257,11 +257,16 @@ SIMD_FN simd simd_near_value(simd_codes q, const int k)
 /* The scales of four lines. */
 typedef __m512i simd_scales;
 
+/* Of bytes, one a lane. */
+SIMD_FN simd_scales simd_scales_of(__m512i e)
+{
+	return _mm512_max_epu32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x00400000));
+}
+
 SIMD_FN simd_scales simd_load_scales(const uint8_t *s)
 {
-	__m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)s));
-
-	return _mm512_max_epu32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x00400000));
+	return simd_scales_of(
+		_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)s)));
 }
 
 /* Of line j, spread over the lanes. */
@@ -276,6 +281,14 @@ SIMD_FN simd simd_scale_of(simd_scales e, size_t j, size_t h)
 
 	(void)h;
 	return _mm512_castsi512_ps(_mm512_permutexvar_epi32(_mm512_load_si512(spread[j]), e));
+}
+
+/* Byte k of each lane as a scale. */
+SIMD_FN simd simd_scale_of_byte(simd_words w, const int k)
+{
+	__m512i e = _mm512_srli_epi32(w, (unsigned)(8 * k));
+
+	return _mm512_castsi512_ps(simd_scales_of(_mm512_and_si512(e, _mm512_set1_epi32(255))));
 }
 
 /* 16 rows of 16 dwords, turned: line d of out gets dword d of each. */

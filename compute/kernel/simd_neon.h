@@ -221,6 +221,14 @@ SIMD_FN simd simd_scale_of(simd_scales s, size_t j, size_t h)
 	return simd_mx_scale(s + j * 4, h, 4);
 }
 
+/* Byte k of each lane as a scale. */
+SIMD_FN simd simd_scale_of_byte(simd_words w, const int k)
+{
+	uint32x4_t e = vandq_u32(vshlq_u32(w, vdupq_n_s32(-8 * k)), vdupq_n_u32(255));
+
+	return vreinterpretq_f32_u32(vmaxq_u32(vshlq_n_u32(e, 23), vdupq_n_u32(0x00400000)));
+}
+
 /* 16 rows of 16 dwords, turned: line d of out gets dword d of each. */
 SIMD_FN void simd_turn(const char *p, size_t stride, char *out, size_t out_stride)
 {
