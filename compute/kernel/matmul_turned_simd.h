@@ -61,8 +61,13 @@ SIMD_FN void turn_line(const char *p, size_t stride, size_t n_rows, size_t n_byt
 
 	if (n_rows < TURN || n_bytes < LINE_SIZE) {
 		memset(whole, 0, sizeof(whole));
-		for (size_t r = 0; r < n_rows; r++)
-			memcpy(whole[r], p + r * stride, n_bytes);
+		for (size_t r = 0; r < n_rows; r++) {
+			/* Of scales; a size known beforehand is no call. */
+			if (n_bytes == LINE_SIZE / 2)
+				memcpy(whole[r], p + r * stride, LINE_SIZE / 2);
+			else
+				memcpy(whole[r], p + r * stride, n_bytes);
+		}
 		p = whole[0];
 		stride = LINE_SIZE;
 	}

@@ -101,7 +101,7 @@ int kern_table_init(struct kern_table *t, enum kern_isa isa, struct err *err)
 	if (isa >= KERN_ISA_AVX512 && kern_isa_is_available(KERN_ISA_AVX512)) {
 		FILL(AVX512);
 		t->turned_from[KERN_BF16] = 48;
-		t->turned_from[KERN_MXFP4] = 20;
+		t->turned_from[KERN_MXFP4] = 16;
 	}
 #endif
 	return 0;
