@@ -120,12 +120,9 @@ static void run_product(void *data, size_t begin, size_t end, unsigned worker)
 		(p->is_turned ? p->kern->matmul_mxfp4_turned : p->kern->matmul_mxfp4)(
 			p->w + begin * p->row_size, p->w + p->scale_at + begin * (p->n_cols / 32),
 			end - begin, p->n_cols, xp, stride, p->n_x, y + begin, p->n_rows);
-	else if (p->is_turned)
-		p->kern->matmul_bf16_turned(p->w + begin * p->row_size, end - begin, p->n_cols, xp,
-					    stride, p->n_x, y + begin, p->n_rows);
 	else
-		kern_matmul(p->kern, p->format, p->w + begin * p->row_size, end - begin, p->n_cols,
-			    xp, stride, p->n_x, y + begin, p->n_rows);
+		kern_matmul(p->kern, p->format, p->is_turned, p->w + begin * p->row_size,
+			    end - begin, p->n_cols, xp, stride, p->n_x, y + begin, p->n_rows);
 }
 
 struct rate {
@@ -155,7 +152,7 @@ static struct rate measure_product(const struct kern_table *kern, enum kern_form
 	p.scale_at = p.n_rows * p.row_size;
 	p.w = is_cold ? next_piece(PIECE) : cold;
 	if (!is_cold) {
-		repeat = kern->isa == KERN_ISA_REF ? 1 : n_x < 8 ? 24 / n_x : 2;
+		repeat = kern->isa == KERN_ISA_REF ? 1 : n_x < 8 ? 96 / n_x : n_x < 32 ? 8 : 2;
 		k3_team_run(team, p.n_rows, grain, run_product, &p);
 	}
 	t = now();
@@ -196,21 +193,38 @@ struct rounds {
 	double bytes[BENCH_ROUNDS_MAX], macs[BENCH_ROUNDS_MAX];
 };
 
+/* The median of the rounds' own ratios: what neighbours take is missing in both. */
+static double ratio(const double *of, const double *to, size_t n)
+{
+	double r[BENCH_ROUNDS_MAX];
+
+	for (size_t i = 0; i < n; i++)
+		r[i] = of[i] / to[i];
+	return median(r, n);
+}
+
+/* The highest of the one over the highest of the other. */
+static double best(double *of, double *to, size_t n)
+{
+	(void)median(of, n);
+	(void)median(to, n);
+	return of[n - 1] / to[n - 1];
+}
+
 /* One row out of cache: bf16 beside the plain read; MXFP4 beside the lesser of that and its own
- * rate in cache. */
+ * rate in cache. Sorts the rates. */
 static void print_cold(struct rounds *v, enum kern_format f, double bar)
 {
-	double b = median(v->bytes, v->n), r = median(v->read, v->n), limit = r;
+	double lesser[BENCH_ROUNDS_MAX], of_lesser, of_read = ratio(v->bytes, v->read, v->n);
 
-	(void)printf("  %5.2f of read %.1f GB/s, best %5.2f", b / r, r,
-		     v->bytes[v->n - 1] / v->read[v->n - 1]);
-	if (f == KERN_MXFP4) {
-		double in_cache = median(v->cached, v->n);
-
-		limit = in_cache < r ? in_cache : r;
-		(void)printf("  %5.2f of the lesser of read and in cache %.1f GB/s", b / limit,
-			     in_cache);
-	}
+	for (size_t i = 0; i < v->n; i++)
+		lesser[i] = v->cached[i] < v->read[i] ? v->cached[i] : v->read[i];
+	of_lesser = ratio(v->bytes, lesser, v->n);
+	(void)printf("  %5.2f of read %.1f GB/s, best %5.2f", of_read, median(v->read, v->n),
+		     best(v->bytes, v->read, v->n));
+	if (f == KERN_MXFP4)
+		(void)printf("  %5.2f of the lesser of read and in cache %.1f GB/s", of_lesser,
+			     median(v->cached, v->n));
 	print_bar(bar);
 }
 
@@ -242,26 +256,33 @@ static void bench_product(const struct kern_table *kern, enum kern_format f, siz
 	static struct rounds v;
 	const bool has_plain = f == KERN_BF16 && n_x == 1 && kern_isa_is_available(KERN_ISA_AVX2);
 	const double bar = bar_of(kern->isa, f, n_x, is_cold);
-	double p, m;
+	double bytes[BENCH_ROUNDS_MAX], macs[BENCH_ROUNDS_MAX], of_peak, of_own, of_plain;
 
 	v.n = rounds;
 	measure_rounds(&v, kern, f, n_x, is_cold, has_plain);
-	p = median(v.peak, rounds);
-	m = median(v.macs, rounds);
+	/* Before anything is sorted. */
+	of_peak = ratio(v.macs, v.peak, rounds);
+	of_own = ratio(v.macs, v.own, rounds);
+	of_plain = ratio(v.macs, v.plain, rounds);
+	memcpy(bytes, v.bytes, sizeof(bytes));
+	memcpy(macs, v.macs, sizeof(macs));
 	(void)printf("%-7s %-6s %3zu rows %-5s %7.2f GB/s %7.2f GMAC/s", kern_isa_name(kern->isa),
-		     formats[f], n_x, is_cold ? "cold" : "cache", median(v.bytes, rounds), m);
+		     formats[f], n_x, is_cold ? "cold" : "cache", median(bytes, rounds),
+		     median(macs, rounds));
 	if (is_cold)
 		print_cold(&v, f, bar);
-	if (p > 0) {
-		(void)printf("  %5.2f of FMA peak", m / p);
-		print_bar(is_cold ? 0 : bar);
-		(void)printf(" %.1f GMAC/s, best %5.2f", p,
-			     v.macs[rounds - 1] / v.peak[rounds - 1]);
+	if (v.peak[0] > 0) {
+		(void)printf("  %5.2f of FMA peak", of_peak);
+		print_bar(is_cold || kern->isa == KERN_ISA_AVX2 ? 0 : bar);
+		(void)printf(" %.1f GMAC/s, best %5.2f", median(v.peak, rounds),
+			     best(v.macs, v.peak, rounds));
 	}
-	if (kern->isa == KERN_ISA_AVX2 && p > 0)
-		(void)printf("  %5.2f of its width's", m / median(v.own, rounds));
+	if (kern->isa == KERN_ISA_AVX2 && v.peak[0] > 0) {
+		(void)printf("  %5.2f of its width's", of_own);
+		print_bar(is_cold ? 0 : bar);
+	}
 	if (has_plain && is_cold) {
-		(void)printf("  %5.2f x double lanes", m / median(v.plain, rounds));
+		(void)printf("  %5.2f x double lanes", of_plain);
 		print_bar(kern->isa == KERN_ISA_AVX512 ? 2.0
 			  : kern->isa == KERN_ISA_AVX2 ? 1.4
 						       : 0);
@@ -380,9 +401,9 @@ static int init(unsigned threads)
 static const char usage[] =
 	"bench_kernels [--threads N] [--isa NAME] [--rounds N] [--quick | --peak | --ports]\n"
 	"\n"
-	"The kernels beside what this machine can do, measured in turn with them; each number is "
-	"the\n"
-	"median of --rounds rounds (25; 9 with --quick).\n"
+	"The kernels beside what this machine can do, measured in turn with them; each rate and "
+	"each\n"
+	"ratio is the median of --rounds rounds (25; 9 with --quick, some three minutes).\n"
 	"\n"
 	"  --threads N  as many threads, each with rows of its own (default: the physical cores)\n"
 	"  --isa NAME   ref, neon, avx2 or avx512 alone (default: all this CPU has)\n"
@@ -397,21 +418,27 @@ static const char usage[] =
 	"               is not turned\n"
 	"\n"
 	"A line of a product:\n"
-	"  cold     weights that no cache holds; \"of read\" is the share of a plain read of them\n"
+	"  GB/s, GMAC/s   bytes of weights, multiplications by them, a second\n"
+	"  cold     weights that no cache holds; \"of read\" is the share of a plain read of "
+	"them,\n"
+	"           \"of the lesser\" of the lower one of that read and the same product in cache\n"
 	"  cache    weights in the second-level cache; \"of FMA peak\" is the share of the higher "
 	"of an\n"
-	"           AVX2 and an AVX-512 loop of FMAs in registers, on the same threads\n"
+	"           AVX2 and an AVX-512 loop of FMAs in registers, on the same threads; \"of its\n"
+	"           width's\" that of AVX2's loop\n"
 	"  N rows   rows of x (of a batch, of a chunk of prompt) that meet each weight; turned "
 	"where the\n"
 	"           engine turns as many\n"
 	"  (bar B)  what docs/kernels.md asks of the ratio before it\n"
-	"  best     the same ratio of the best rounds: what there would be without neighbours\n"
+	"  best     the best round's rate over the best read's or peak's, which need not be of "
+	"the same\n"
+	"           round\n"
 	"  x double lanes   over a plain AVX2 kernel with sums in double\n"
 	"The other operations: time for an element on one thread.\n";
 
 struct arguments {
 	unsigned threads;
-	size_t rounds;
+	size_t rounds; /* 0: as many as there should be */
 	bool is_quick, is_peak, is_ports;
 	int isa; /* -1: all */
 };
@@ -426,7 +453,6 @@ static int parse(int argc, char **argv, struct arguments *a)
 			return 1;
 		if (strcmp(argv[i], "--quick") == 0) {
 			a->is_quick = true;
-			a->rounds = 9;
 			continue;
 		}
 		if (strcmp(argv[i], "--peak") == 0 || strcmp(argv[i], "--ports") == 0) {
@@ -443,7 +469,9 @@ static int parse(int argc, char **argv, struct arguments *a)
 			return -1;
 		i++;
 	}
-	return a->rounds < 1 || a->rounds > BENCH_ROUNDS_MAX ? -1 : 0;
+	if (a->rounds == 0)
+		a->rounds = a->is_quick ? 9 : 25;
+	return a->rounds > BENCH_ROUNDS_MAX ? -1 : 0;
 }
 
 static void bench_all(const struct arguments *a)
@@ -457,7 +485,7 @@ static void bench_all(const struct arguments *a)
 
 int main(int argc, char **argv)
 {
-	struct arguments a = { .rounds = 25, .isa = -1 };
+	struct arguments a = { .isa = -1 };
 	int r = parse(argc, argv, &a);
 
 	if (r != 0) {
