@@ -264,6 +264,8 @@ static int make_engine(struct run *r, struct err *err)
 		e = k3_team_new(&r->team, (unsigned)o->threads, err);
 	if (e < 0)
 		return e;
+	log_info("kernels of %s on %u thread%s", kern_isa_name(r->kernels.isa),
+		 k3_team_n_threads(r->team), k3_team_n_threads(r->team) == 1 ? "" : "s");
 	r->report.kernels = &r->kernels;
 	settings.team = r->team;
 	e = k3_engine_new(&r->engine, &settings, err);
