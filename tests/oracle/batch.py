@@ -68,6 +68,14 @@ def tiny_bits(case):
         check_equal(run["generated_ids"], c["greedy"], "tokens of the other implementation")
 
 
+def many_together(case):
+    """More rows in a step than turned products begin with, each of a sequence of its own, all with logits."""
+    lines = [{"ids": [(37 * i + 11 * j + 5) % 256 for j in range(1 + i % 4)], "gen": 3} for i in range(60)]
+    together, _ = batch(case, DEMO, lines, "--batch-max", "64", "--prefill-rows", "200")
+    alone, _ = batch(case, DEMO, lines, "--batch-max", "1", "--isa", "ref")
+    check_equal(together, alone, "results")
+
+
 def an_eighth_is_read(case):
     """Eight sequences in one step against eight runs: trunk bytes, on a daemon that pins nothing."""
     lines = [{"ids": GREEDY[i % 5]["ids"][:2 + i], "gen": 12, "id": f"s{i}"} for i in range(8)]
@@ -145,4 +153,4 @@ def wrong_lines(case):
         check(word in r.err, f"{args}: no {word!r}\n{r}")
 
 
-k3test.main([demo_bits, tiny_bits, an_eighth_is_read, results_in_a_file, one_file_twice, wrong_lines])
+k3test.main([demo_bits, tiny_bits, many_together, an_eighth_is_read, results_in_a_file, one_file_twice, wrong_lines])

@@ -167,7 +167,12 @@ def many_rows(case):
     of the experts that enough of them chose. With all rows in a chunk, a part of them, a few."""
     ids = [(7 * i * i + 3 * i + 11) % 256 for i in range(200)]
     d = Daemon(case, DEMO)
-    seen = {}
+    folder, seen = case.subdir("trace"), {}
+    case.k3(None, "--dump-cache-trace", folder, ids=ids, gen=1, daemon=d)
+    config = reference.Config(os.path.join(DEMO, "config.json"))
+    trace = trace_file.read(folder, config)
+    fullest = max(np.bincount(np.concatenate([trace[p, 4] for p in range(len(ids))])))
+    check(fullest >= 48, f"no expert of layer 4 meets more than {fullest} rows, too few to be turned")
     for isa, threads, rows in itertools.product(machine_isas(), ("1", "3"), ("200", "130", "7")):
         r = case.k3(None, "--isa", isa, "--threads", threads, "--prefill-rows", rows, ids=ids, gen=2, logits=True, daemon=d)
         seen.setdefault((r.run["logits_digest"], xxh3_128(r.logits.tobytes())), (isa, threads, rows))
