@@ -8,6 +8,9 @@
 
 #include "compute/layers.h"
 #include "shared/attr.h"
+#include "shared/standard.h"
+
+_Static_assert(KERN_STACK + (256 << 10) <= STANDARD_STACK_LEAST, "a kernel and its callers");
 
 void k3_engine_plan(const struct config *c, uint32_t n_layers, uint32_t max_rows,
 		    uint32_t max_positions, struct k3_engine_memory *ret)

@@ -25,7 +25,7 @@ static void head_rows(void *data, size_t begin, size_t end, unsigned worker)
 
 		if (g->n_logits == 0)
 			continue;
-		kern_matmul(job->e->kernel, w->format,
+		kern_matmul(job->e->kernel, w->format, false,
 			    w->bytes + begin * w->n_cols * k3_format_size(w->format), end - begin,
 			    w->n_cols, in->packed + first * in->packed_stride, in->packed_stride,
 			    g->n_logits, g->logits + w->first_row + begin, vocab);
@@ -77,7 +77,7 @@ int k3_head(struct k3_engine *e, struct err *err)
 		return r;
 	k3_mix_head(e, s->mlp_mix, s->vector[ROLE_FINAL_NORM]);
 	k3_input_set(&in, s->x, e->n_head_rows, e->config->hidden_size, s->packed_x);
-	in.by_rows = true; /* each group's for itself */
+	in.by_rows = true; /* a product for each group, from any row on */
 	k3_input_pack(e, &in, m->format);
 	r = k3_each_tile(e, m, head_tile, &in, err);
 	if (r < 0)

@@ -140,7 +140,7 @@ static void read_values(struct query_block *b)
 		n = 1;
 		while (i + n < b->n && b->head[i + n] == b->head[i])
 			n++;
-		kern_matmul(job->e->kernel, job->w->format,
+		kern_matmul(job->e->kernel, job->w->format, false,
 			    head_weights(job, b->head[i], c->qk_nope_dim), c->v_dim,
 			    c->kv_lora_rank, b->worker->packed_context + i * len, len, n, o,
 			    stride);

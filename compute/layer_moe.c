@@ -119,7 +119,7 @@ static void compute_expert(struct k3_engine *e, const struct k3_expert *x)
 
 	job.is_turned = k3_is_turned(e, KERN_MXFP4, job.n);
 	rows_grain = job.is_turned ? KERN_TURN : 1;
-	if (job.n == 1)
+	if (job.n == 1 && !job.is_turned)
 		job.packed_z = s->packed_z + s->pair_row[first] * job.z_stride;
 	else
 		k3_team_run(e->team, job.n, rows_grain, expert_gather, &job);

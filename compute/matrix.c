@@ -12,8 +12,7 @@ enum {
 	 */
 	GRAIN = 12,
 	/* With several rows of x, where each thread gets BLOCKS of them: half a panel of the
-	 * kernels, which read x again for each. A whole one of those with x turned, for which less
-	 * makes no sense. */
+	 * kernels, which read x again for each; a whole one of those with x turned. */
 	GRAIN_PANEL = 48,
 	BLOCKS = 4,
 };
@@ -22,7 +21,9 @@ size_t k3_grain(const struct k3_engine *e, size_t n_rows, size_t n_x, bool is_tu
 {
 	size_t wanted = (size_t)GRAIN_PANEL * BLOCKS * k3_team_n_threads(e->team);
 
-	return is_turned || (n_x > 1 && n_rows >= wanted) ? GRAIN_PANEL : least;
+	if (n_x > 1 && n_rows >= wanted)
+		return GRAIN_PANEL;
+	return is_turned ? KERN_TURN : least;
 }
 
 const struct k3_matrix *k3_matrix_of(const struct k3_engine *e, uint32_t layer, enum role role)
@@ -137,16 +138,11 @@ static void multiply_rows(void *data, size_t begin, size_t end, unsigned worker)
 	const struct k3_weights *w = job->w;
 	const struct k3_input *in = job->in;
 
-	const uint8_t *bytes = w->bytes + begin * w->n_cols * k3_format_size(w->format);
-	float *y = job->y + w->first_row + begin;
-
 	(void)worker;
-	if (in->is_turned)
-		job->kernel->matmul_bf16_turned(bytes, end - begin, w->n_cols, in->packed,
-						in->packed_stride, in->n_rows, y, job->y_stride);
-	else
-		kern_matmul(job->kernel, w->format, bytes, end - begin, w->n_cols, in->packed,
-			    in->packed_stride, in->n_rows, y, job->y_stride);
+	kern_matmul(job->kernel, w->format, in->is_turned,
+		    w->bytes + begin * w->n_cols * k3_format_size(w->format), end - begin,
+		    w->n_cols, in->packed, in->packed_stride, in->n_rows,
+		    job->y + w->first_row + begin, job->y_stride);
 }
 
 static void multiply_tile(struct k3_engine *e, const struct k3_weights *w, void *data)

@@ -10,9 +10,10 @@
 #include <stdint.h>
 
 #include "shared/err.h"
+#include "shared/must.h"
 
-/* Bytes of stack: no kernel takes more. */
-enum { KERN_STACK = 640 << 10 };
+/* Bytes of stack: no kernel takes more, whatever the compiler's level. */
+enum { KERN_STACK = 704 << 10 };
 
 enum kern_isa { KERN_ISA_REF, KERN_ISA_NEON, KERN_ISA_AVX2, KERN_ISA_AVX512, KERN_ISA_N_ };
 enum kern_format { KERN_F32, KERN_BF16, KERN_MXFP4, KERN_FORMAT_N_ };
@@ -64,7 +65,8 @@ static inline size_t kern_turned_rows(size_t n)
 	void(name)(const uint8_t *packed, const uint8_t *scale, size_t n_rows, size_t n_cols, \
 		   const float *xp, size_t x_stride, size_t n_x, float *y, size_t y_stride)
 
-/* matmul_bf16_turned, matmul_mxfp4_turned: the same with x turned. */
+/* matmul_bf16_turned, matmul_mxfp4_turned: the same with x turned, of which kern_turned_rows(n_x)
+ * rows are read. */
 
 /* f32 dot of unpacked vectors (rule 2). */
 #define KERN_DECL_dot(name) float(name)(const float *a, const float *b, size_t n)
@@ -165,13 +167,15 @@ struct kern_table {
 };
 #undef KERN_FIELD
 
-/* Matrix product by dtype of the weights (KERN_F32 or KERN_BF16). */
-static inline void kern_matmul(const struct kern_table *k, enum kern_format f, const void *w,
-			       size_t n_rows, size_t n_cols, const float *xp, size_t x_stride,
-			       size_t n_x, float *y, size_t y_stride)
+/* Matrix product by dtype of the weights: KERN_F32, or KERN_BF16 with x as it comes or turned. */
+static inline void kern_matmul(const struct kern_table *k, enum kern_format f, bool is_turned,
+			       const void *w, size_t n_rows, size_t n_cols, const float *xp,
+			       size_t x_stride, size_t n_x, float *y, size_t y_stride)
 {
-	(f == KERN_F32 ? k->matmul_f32 : k->matmul_bf16)(w, n_rows, n_cols, xp, x_stride, n_x, y,
-							 y_stride);
+	must(f == KERN_BF16 || !is_turned);
+	(f == KERN_F32 ? k->matmul_f32
+	 : is_turned   ? k->matmul_bf16_turned
+		       : k->matmul_bf16)(w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 }
 
 /* "ref", "avx2", "avx512", "neon" -> isa, or -1. */

@@ -9,8 +9,8 @@
 enum {
 	MX_PER_LANE = 8,
 	MX_BLOCK_ROWS_WIDE = 2,
-	MX_TURN = 4,       /* lines whose scales are read together */
-	MX_K_BLOCK = 1024, /* any multiple of a line: there is no flush */
+	MX_SCALE_LINES = 4, /* whose scales are read together */
+	MX_K_BLOCK = 1024,  /* any multiple of a line: there is no flush */
 	/* A few rows of x: bytes between what is read and what is fetched into either cache. */
 	MX_AHEAD_L1 = 2048,
 	MX_AHEAD_L2 = 16384,
@@ -57,8 +57,8 @@ SIMD_FN simd mx_value(const simd_codes *q, const int k, const bool is_near)
 
 /*
  * Half h of one line at element i: G rows of weights x M rows of x (x at element i). scales: of the
- * turn whose line j this is; NULL outside a turn. Each vector of x is loaded once for the G rows,
- * codes once for the numbers that share them.
+ * lines of which this is the jth; NULL: read by itself. Each vector of x is loaded once for the G
+ * rows, codes once for the numbers that share them.
  */
 SIMD_FN void mx_line(const struct mx *w, size_t i, const struct x_rows *x,
 		     simd a[BLOCK_X][BLOCK_ROWS], size_t h, const size_t M, const size_t first,
@@ -154,15 +154,15 @@ SIMD_FN void mx_lines(const struct mx *w, size_t i, size_t i1, struct x_rows x,
 	const size_t line = KERN_LINE_MXFP4, row = w->n_cols / 2;
 	const uint8_t *last = w->packed + (R - 1) * row;
 
-	while (i + MX_TURN * line <= i1 &&
-	       (size_t)(w->end - last) >= (i + MX_TURN * line) / 2 + SIMD_MX_PAST) {
+	while (i + MX_SCALE_LINES * line <= i1 &&
+	       (size_t)(w->end - last) >= (i + MX_SCALE_LINES * line) / 2 + SIMD_MX_PAST) {
 		simd_scales scales[BLOCK_ROWS];
 
 		UNROLL
 		for (size_t r = 0; r < R; r++)
 			scales[r] =
 				simd_load_scales(w->scale + (r * w->n_cols + i) / KERN_MX_GROUP);
-		for (size_t j = 0; j < MX_TURN; j++, i += line) {
+		for (size_t j = 0; j < MX_SCALE_LINES; j++, i += line) {
 			if (M <= MX_X_WHOLE && h == 0)
 				mx_fetch(w, i, R);
 			mx_line_rows(w, i, &x, a, h, M, R, true, scales, j);

@@ -69,16 +69,13 @@ struct x_row {
 	size_t stride; /* from one number of a vector to the next */
 };
 
-static struct x_row x_row(const float *xp, size_t x_stride, size_t m)
+static struct x_row x_row(const float *xp, size_t x_stride, size_t m, bool is_turned)
 {
-	return (struct x_row){ xp + m * x_stride, 1 };
-}
+	size_t r = m % KERN_TURN;
 
-static struct x_row x_row_turned(const float *xp, size_t x_stride, size_t m)
-{
-	const float *x = xp + m / KERN_TURN * KERN_TURN * x_stride + m % KERN_TURN;
-
-	return (struct x_row){ x, x_stride };
+	if (!is_turned)
+		return (struct x_row){ xp + m * x_stride, 1 };
+	return (struct x_row){ xp + (m - r) * x_stride + r, x_stride };
 }
 
 static float x_float(const struct x_row *x, size_t i)
@@ -152,11 +149,11 @@ static float dot_bf16(const void *w, size_t n_cols, const struct x_row *x)
 	return kern_tree(total);
 }
 
-void kern_matmul_bf16_ref(const void *w, size_t n_rows, size_t n_cols, const float *xp,
-			  size_t x_stride, size_t n_x, float *y, size_t y_stride)
+static void matmul_bf16(bool is_turned, const void *w, size_t n_rows, size_t n_cols,
+			const float *xp, size_t x_stride, size_t n_x, float *y, size_t y_stride)
 {
 	for (size_t m = 0; m < n_x; m++) {
-		struct x_row x = x_row(xp, x_stride, m);
+		struct x_row x = x_row(xp, x_stride, m, is_turned);
 
 		for (size_t r = 0; r < n_rows; r++)
 			y[m * y_stride + r] =
@@ -164,16 +161,16 @@ void kern_matmul_bf16_ref(const void *w, size_t n_rows, size_t n_cols, const flo
 	}
 }
 
+void kern_matmul_bf16_ref(const void *w, size_t n_rows, size_t n_cols, const float *xp,
+			  size_t x_stride, size_t n_x, float *y, size_t y_stride)
+{
+	matmul_bf16(false, w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
+}
+
 void kern_matmul_bf16_turned_ref(const void *w, size_t n_rows, size_t n_cols, const float *xp,
 				 size_t x_stride, size_t n_x, float *y, size_t y_stride)
 {
-	for (size_t m = 0; m < n_x; m++) {
-		struct x_row x = x_row_turned(xp, x_stride, m);
-
-		for (size_t r = 0; r < n_rows; r++)
-			y[m * y_stride + r] =
-				dot_bf16((const char *)w + r * n_cols * 2, n_cols, &x);
-	}
+	matmul_bf16(true, w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 }
 
 /* The 8 elements from element i on, which are one lane of one line; absent ones are code 0. */
@@ -209,13 +206,13 @@ static float dot_mxfp4(const uint8_t *packed, const uint8_t *scale, size_t n_col
 	return kern_tree(a);
 }
 
-void kern_matmul_mxfp4_ref(const uint8_t *packed, const uint8_t *scale, size_t n_rows,
-			   size_t n_cols, const float *xp, size_t x_stride, size_t n_x, float *y,
-			   size_t y_stride)
+static void matmul_mxfp4(bool is_turned, const uint8_t *packed, const uint8_t *scale, size_t n_rows,
+			 size_t n_cols, const float *xp, size_t x_stride, size_t n_x, float *y,
+			 size_t y_stride)
 {
 	must(n_cols % KERN_MX_GROUP == 0);
 	for (size_t m = 0; m < n_x; m++) {
-		struct x_row x = x_row(xp, x_stride, m);
+		struct x_row x = x_row(xp, x_stride, m, is_turned);
 
 		for (size_t r = 0; r < n_rows; r++)
 			y[m * y_stride + r] =
@@ -224,19 +221,18 @@ void kern_matmul_mxfp4_ref(const uint8_t *packed, const uint8_t *scale, size_t n
 	}
 }
 
+void kern_matmul_mxfp4_ref(const uint8_t *packed, const uint8_t *scale, size_t n_rows,
+			   size_t n_cols, const float *xp, size_t x_stride, size_t n_x, float *y,
+			   size_t y_stride)
+{
+	matmul_mxfp4(false, packed, scale, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
+}
+
 void kern_matmul_mxfp4_turned_ref(const uint8_t *packed, const uint8_t *scale, size_t n_rows,
 				  size_t n_cols, const float *xp, size_t x_stride, size_t n_x,
 				  float *y, size_t y_stride)
 {
-	must(n_cols % KERN_MX_GROUP == 0);
-	for (size_t m = 0; m < n_x; m++) {
-		struct x_row x = x_row_turned(xp, x_stride, m);
-
-		for (size_t r = 0; r < n_rows; r++)
-			y[m * y_stride + r] =
-				dot_mxfp4(packed + r * (n_cols / 2),
-					  scale + r * (n_cols / KERN_MX_GROUP), n_cols, &x);
-	}
+	matmul_mxfp4(true, packed, scale, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 }
 
 float kern_dot_ref(const float *a, const float *b, size_t n)

@@ -84,7 +84,7 @@ int kern_table_init(struct kern_table *t, enum kern_isa isa, struct err *err)
 					     : "this program was built without them");
 	*t = (struct kern_table){ 0 };
 	for (int f = 0; f < KERN_FORMAT_N_; f++)
-		t->turned_from[f] = SIZE_MAX;
+		t->turned_from[f] = SIZE_MAX; /* f32 has none, with NEON it was not measured */
 	FILL(REF);
 #if KERN_HAVE_NEON
 	if (isa >= KERN_ISA_NEON && kern_isa_is_available(KERN_ISA_NEON))

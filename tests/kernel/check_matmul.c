@@ -105,10 +105,8 @@ static void call(const struct kern_table *t, enum kern_format f, bool is_turned,
 	if (f == KERN_MXFP4)
 		(is_turned ? t->matmul_mxfp4_turned : t->matmul_mxfp4)(w, scale, n_rows, n_cols, xp,
 								       x_stride, n_x, y, y_stride);
-	else if (is_turned)
-		t->matmul_bf16_turned(w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 	else
-		kern_matmul(t, f, w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
+		kern_matmul(t, f, is_turned, w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 }
 
 static void check_shape(struct check *c, enum kern_format f, bool is_turned, enum values values,

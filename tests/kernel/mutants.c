@@ -92,17 +92,31 @@ static KERN_DECL_matmul_mxfp4(swapped_nibble)
 	free(copy);
 }
 
-/* A scale byte of 0 as 0 instead of 2^-127: the same as weights of 0 there. */
-static KERN_DECL_matmul_mxfp4(zero_scale)
+/* A scale byte of 0 as 0 instead of 2^-127: the same as weights of 0 there. Freed by the caller. */
+static uint8_t *without_zero_scales(const uint8_t *packed, const uint8_t *scale, size_t n)
 {
-	size_t n = n_rows * n_cols / 2;
 	uint8_t *copy = malloc(n + 1);
 
 	if (!copy)
 		abort();
 	for (size_t i = 0; i < n; i++)
 		copy[i] = scale[i / (KERN_MX_GROUP / 2)] ? packed[i] : 0;
+	return copy;
+}
+
+static KERN_DECL_matmul_mxfp4(zero_scale)
+{
+	uint8_t *copy = without_zero_scales(packed, scale, n_rows * n_cols / 2);
+
 	reference->matmul_mxfp4(copy, scale, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
+	free(copy);
+}
+
+static KERN_DECL_matmul_mxfp4(zero_scale_turned)
+{
+	uint8_t *copy = without_zero_scales(packed, scale, n_rows * n_cols / 2);
+
+	reference->matmul_mxfp4_turned(copy, scale, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 	free(copy);
 }
 
@@ -142,6 +156,7 @@ static KERN_DECL_map(overrun)
 	}
 MUTANT(swapped_nibble, matmul_mxfp4)
 MUTANT(zero_scale, matmul_mxfp4)
+MUTANT(zero_scale_turned, matmul_mxfp4_turned)
 MUTANT(not_turned, matmul_bf16_turned)
 MUTANT(undecayed, kda_step)
 MUTANT(overrun, exp)
@@ -154,6 +169,7 @@ const struct mutant mutants[] = {
 	{ "unfused", "matmul_bf16", apply_unfused },
 	{ "swapped-nibble", "matmul_mxfp4", apply_swapped_nibble },
 	{ "zero-scale", "matmul_mxfp4", apply_zero_scale },
+	{ "zero-scale-turned", "matmul_mxfp4_turned", apply_zero_scale_turned },
 	{ "not-turned", "matmul_bf16_turned", apply_not_turned },
 	{ "undecayed", "kda_step", apply_undecayed },
 	{ "overrun", "exp", apply_overrun },
