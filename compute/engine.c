@@ -30,12 +30,13 @@ void k3_engine_plan(const struct config *c, uint32_t n_layers, uint32_t max_rows
 	k3_scratch_plan(&want, &scratch);
 	k3_state_plan(c, n_layers, max_positions, &state);
 	*ret = (struct k3_engine_memory){
-		.scratch = scratch.activations + (uint64_t)want.n_workers * KERN_STACK,
+		.scratch = scratch.activations,
 		.vectors = scratch.vectors,
 		.contributions = scratch.contributions,
 		.state_kda = state.kda,
 		.state_mla = state.mla,
 		.logits = (uint64_t)c->vocab_size * sizeof(float),
+		.stacks = (uint64_t)want.n_workers * KERN_STACK,
 	};
 }
 

@@ -33,12 +33,13 @@ struct k3_engine_settings {
 /* What the engine and one sequence will allocate, by item, before anything is: used for the memory
  * plan. */
 struct k3_engine_memory {
-	uint64_t scratch;       /* activations of max_rows rows, stacks of the threads */
+	uint64_t scratch;       /* activations of max_rows rows */
 	uint64_t vectors;       /* a layer's small vectors, copied */
 	uint64_t contributions; /* expert outputs kept until their turn */
 	uint64_t state_kda;     /* per sequence: recurrent state and conv history */
 	uint64_t state_mla;     /* per sequence at max_positions */
 	uint64_t logits;        /* rows of logits kept at once */
+	uint64_t stacks;        /* of the threads that compute, at most one a CPU */
 };
 void k3_engine_plan(const struct config *c, uint32_t n_layers, uint32_t max_rows,
 		    uint32_t max_positions, struct k3_engine_memory *ret);

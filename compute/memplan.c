@@ -103,7 +103,7 @@ static void plan_client(const struct k3_memplan_want *w, struct k3_memplan *p)
 		(uint64_t)n_logits * w->config->vocab_size * sizeof(float);
 	p->item[K3_MEMPLAN_client_trace] =
 		w->has_trace ? (uint64_t)rows * p->size.n_moe_layers * w->config->top_k * 2 : 0;
-	p->item[K3_MEMPLAN_client_program] = p->program_size;
+	p->item[K3_MEMPLAN_client_program] = p->program_size + m.stacks;
 	p->item[K3_MEMPLAN_client_state_kda] *= p->n_sequences;
 	p->item[K3_MEMPLAN_client_state_mla] *= p->n_sequences;
 	for (int i = K3_MEMPLAN_client_scratch; i <= K3_MEMPLAN_client_program; i++)
