@@ -403,7 +403,7 @@ static const char usage[] =
 	"\n"
 	"The kernels beside what this machine can do, measured in turn with them; each rate and "
 	"each\n"
-	"ratio is the median of --rounds rounds (25; 9 with --quick, some three minutes).\n"
+	"ratio is the median of --rounds rounds (25; 9 with --quick).\n"
 	"\n"
 	"  --threads N  as many threads, each with rows of its own (default: the physical cores)\n"
 	"  --isa NAME   ref, neon, avx2 or avx512 alone (default: all this CPU has)\n"
