@@ -291,40 +291,49 @@ SIMD_FN simd simd_scale_of_byte(simd_words w, const int k)
 	return _mm512_castsi512_ps(simd_scales_of(_mm512_and_si512(e, _mm512_set1_epi32(255))));
 }
 
-/* 16 rows of 16 dwords, turned: line d of out gets dword d of each. */
-SIMD_FN void simd_turn(const char *p, size_t stride, char *out, size_t out_stride)
+/* Half of simd_turn: 8 dwords of 16 rows. Shuffles have one port, shifts the other one and blends
+ * and inserts both: so the first of three steps is made of those. */
+SIMD_FN void simd_turn_half(const char *p, size_t stride, char *out, size_t out_stride)
 {
-	__m512i a[16], b[16];
+	const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+	const __m512i high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+	__m512i a[8], b[8];
 
+	/* Row i, then row 8 + i. */
 	UNROLL
-	for (size_t i = 0; i < 16; i++)
-		a[i] = _mm512_loadu_si512(p + i * stride);
-	UNROLL
-	for (size_t i = 0; i < 16; i += 2) {
-		b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-		b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+	for (size_t i = 0; i < 8; i++) {
+		const __m256i *row = (const __m256i *)(const void *)(p + i * stride);
+		const __m256i *more = (const __m256i *)(const void *)(p + (8 + i) * stride);
+
+		a[i] = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(row)),
+					  _mm256_loadu_si256(more), 1);
 	}
-	/* a[4 g + c]: dwords c of the quarters of rows 4 g ... 4 g + 3 */
+	/* Dwords 0, 2, 4, 6 of two rows, dwords 1, 3, 5, 7. */
 	UNROLL
-	for (size_t i = 0; i < 16; i += 4) {
+	for (size_t i = 0; i < 8; i += 2) {
+		b[i] = _mm512_mask_blend_epi32(0xaaaa, a[i], _mm512_slli_epi64(a[i + 1], 32));
+		b[i + 1] = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(a[i], 32), a[i + 1]);
+	}
+	/* a[i + c]: dwords c and c + 4 of four rows. */
+	UNROLL
+	for (size_t i = 0; i < 8; i += 4) {
 		a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-		a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-		a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+		a[i + 1] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+		a[i + 2] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
 		a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
 	}
 	UNROLL
 	for (size_t c = 0; c < 4; c++) {
-		/* Quarters 0 and 2, 1 and 3 of the first eight rows, of the others. */
-		__m512i even = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x88);
-		__m512i odd = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xdd);
-		__m512i more_even = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x88);
-		__m512i more_odd = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xdd);
-		char *q = out + c * out_stride;
-
-		_mm512_storeu_si512(q, _mm512_shuffle_i32x4(even, more_even, 0x88));
-		_mm512_storeu_si512(q + 4 * out_stride, _mm512_shuffle_i32x4(odd, more_odd, 0x88));
-		_mm512_storeu_si512(q + 8 * out_stride,
-				    _mm512_shuffle_i32x4(even, more_even, 0xdd));
-		_mm512_storeu_si512(q + 12 * out_stride, _mm512_shuffle_i32x4(odd, more_odd, 0xdd));
+		_mm512_storeu_si512(out + c * out_stride,
+				    _mm512_permutex2var_epi64(a[c], low, a[4 + c]));
+		_mm512_storeu_si512(out + (4 + c) * out_stride,
+				    _mm512_permutex2var_epi64(a[c], high, a[4 + c]));
 	}
+}
+
+/* 16 rows of 16 dwords, turned: line d of out gets dword d of each. */
+SIMD_FN void simd_turn(const char *p, size_t stride, char *out, size_t out_stride)
+{
+	simd_turn_half(p, stride, out, out_stride);
+	simd_turn_half(p + 32, stride, out + 8 * out_stride, out_stride);
 }
