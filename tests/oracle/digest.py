@@ -180,6 +180,31 @@ def many_rows(case):
     check(len(seen) == 1, f"digests of the choice and of all rows: {seen}")
 
 
+def long_chunks(case, names):
+    """Instruction sets x threads x rows of a chunk, on prompts long enough to be turned, for the bits of the reference."""
+    for name in names:
+        model = k3test.oracle(name)
+        vocab = reference.Config(os.path.join(model, "config.json")).vocab
+        ids = [(7 * i * i + 3 * i + 11) % vocab for i in range(70)]
+        d = Daemon(case, model)
+        ways = [("ref", "2", "70")] + list(itertools.product(machine_isas()[1:], ("1", "2", "5"), ("1", "7", "70")))
+        seen = {}
+        for isa, threads, rows in ways:
+            r = case.k3(None, "--isa", isa, "--threads", threads, "--prefill-rows", rows, ids=ids, gen=2, logits=True, daemon=d)
+            seen.setdefault((r.run["logits_digest"], xxh3_128(r.logits.tobytes())), (isa, threads, rows))
+        check_equal(d.stop(), 0, "exit code of k3-iod")
+        check(len(seen) == 1, f"{name}: digests of the choice and of all rows: {seen}")
+        print(f"{name}: {len(ways)} ways, one digest")
+
+
+def long_chunks_here(case):
+    long_chunks(case, ("tiny", "range", "ties"))
+
+
+def long_chunks_elsewhere(case):
+    long_chunks(case, ("odd", "blocks", "shape", "tiny13", "wide"))
+
+
 def embedded(case):
     """The private daemon of `k3 run MODEL` gives the same digest as one on a socket."""
     path, ids, gen, _ = golden_case("tiny", 2, 4)
@@ -237,4 +262,4 @@ def can_fail(case):
         check(got != want, f"a changed bit of {name} does not change the digest")
 
 
-k3test.main([tiny, demo, odd, product, many_rows, embedded, what_it_covers, can_fail])
+k3test.main([tiny, demo, odd, product, many_rows, long_chunks_here, long_chunks_elsewhere, embedded, what_it_covers, can_fail])
