@@ -309,11 +309,16 @@ def full_output(case):
 
 def interrupted(case):
     """Ctrl-C, or a terminal that goes: exit 1 after the step under way, run.json tells what there is, the daemon goes too."""
+    def heeding():
+        """Though the tests themselves may run under nohup."""
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
     out = case.path("run.json")
     for number in (signal.SIGINT, signal.SIGHUP):
         open(case.path("text"), "w").close()
         p = case.start("k3", "run", DEMO, "--ids", "1,2,3", "--gen", "4000", "--out", out, "--prefill-rows", "1",
-                       stdout=open(case.path("text"), "wb"), start_new_session=True)
+                       stdout=open(case.path("text"), "wb"), start_new_session=True, preexec_fn=heeding)
         k3test.wait_until(lambda: os.path.getsize(case.path("text")) > 0, "text")
         os.killpg(p.pid, number)
         check_equal(p.wait(60), 1, f"exit code after {number}")
