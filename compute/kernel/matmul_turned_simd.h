@@ -350,7 +350,7 @@ SIMD_FN size_t turned_vectors(const size_t R)
 /* Floats from one lane's sums to the next. */
 SIMD_FN size_t sums_stride(size_t n_x, const size_t R)
 {
-	return (n_x + TURN - 1) / TURN * TURN * R * TURN + 16;
+	return kern_turned_rows(n_x) * R * TURN + 16;
 }
 
 /* x of lane l for the rows from m on, at line i. */
@@ -488,7 +488,7 @@ SIMD_FN void matmul_turned(const enum kern_format f, struct turned_product p, co
 	for (size_t m = 0; m < n_x; m += p.n_x) {
 		struct turned_product wide, rest;
 
-		p.n_x = (next_part(n_x - m, TURNED_X) + TURN - 1) / TURN * TURN;
+		p.n_x = kern_turned_rows(next_part(n_x - m, TURNED_X));
 		if (p.n_x > n_x - m)
 			p.n_x = n_x - m;
 		p.xp = xp + m * p.x_stride;
