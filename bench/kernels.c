@@ -438,7 +438,7 @@ static const char usage[] =
 
 struct arguments {
 	unsigned threads;
-	size_t rounds; /* 0: as many as there should be */
+	size_t rounds; /* SIZE_MAX: not given */
 	bool is_quick, is_peak, is_ports;
 	int isa; /* -1: all */
 };
@@ -469,9 +469,9 @@ static int parse(int argc, char **argv, struct arguments *a)
 			return -1;
 		i++;
 	}
-	if (a->rounds == 0)
+	if (a->rounds == SIZE_MAX)
 		a->rounds = a->is_quick ? 9 : 25;
-	return a->rounds > BENCH_ROUNDS_MAX ? -1 : 0;
+	return a->rounds < 1 || a->rounds > BENCH_ROUNDS_MAX ? -1 : 0;
 }
 
 static void bench_all(const struct arguments *a)
@@ -485,7 +485,7 @@ static void bench_all(const struct arguments *a)
 
 int main(int argc, char **argv)
 {
-	struct arguments a = { .isa = -1 };
+	struct arguments a = { .rounds = SIZE_MAX, .isa = -1 };
 	int r = parse(argc, argv, &a);
 
 	if (r != 0) {
