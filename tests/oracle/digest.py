@@ -162,22 +162,28 @@ def product(case):
     print(f"ties: {n} combinations, one digest {next(iter(seen))[0]}")
 
 
+def one_digest(case, daemon, ids, ways):
+    """Of the choice and of all rows, whatever the instruction set, threads and rows of a chunk."""
+    seen = {}
+    for isa, threads, rows in ways:
+        r = case.k3(None, "--isa", isa, "--threads", threads, "--prefill-rows", rows, ids=ids, gen=2, logits=True, daemon=daemon)
+        seen.setdefault((r.run["logits_digest"], xxh3_128(r.logits.tobytes())), (isa, threads, rows))
+    check_equal(daemon.stop(), 0, "exit code of k3-iod")
+    check(len(seen) == 1, f"digests of the choice and of all rows: {seen}")
+
+
 def many_rows(case):
     """Chunks of a prompt for which the rows are turned before they meet weights: those of the matrices, and those
     of the experts that enough of them chose. With all rows in a chunk, a part of them, a few."""
     ids = [(7 * i * i + 3 * i + 11) % 256 for i in range(200)]
     d = Daemon(case, DEMO)
-    folder, seen = case.subdir("trace"), {}
+    folder = case.subdir("trace")
     case.k3(None, "--dump-cache-trace", folder, ids=ids, gen=1, daemon=d)
     config = reference.Config(os.path.join(DEMO, "config.json"))
     trace = trace_file.read(folder, config)
     fullest = max(np.bincount(np.concatenate([trace[p, 4] for p in range(len(ids))])))
     check(fullest >= 48, f"no expert of layer 4 meets more than {fullest} rows, too few to be turned")
-    for isa, threads, rows in itertools.product(machine_isas(), ("1", "3"), ("200", "130", "7")):
-        r = case.k3(None, "--isa", isa, "--threads", threads, "--prefill-rows", rows, ids=ids, gen=2, logits=True, daemon=d)
-        seen.setdefault((r.run["logits_digest"], xxh3_128(r.logits.tobytes())), (isa, threads, rows))
-    check_equal(d.stop(), 0, "exit code of k3-iod")
-    check(len(seen) == 1, f"digests of the choice and of all rows: {seen}")
+    one_digest(case, d, ids, itertools.product(machine_isas(), ("1", "3"), ("200", "130", "7")))
 
 
 def long_chunks(case, names):
@@ -186,14 +192,8 @@ def long_chunks(case, names):
         model = k3test.oracle(name)
         vocab = reference.Config(os.path.join(model, "config.json")).vocab
         ids = [(7 * i * i + 3 * i + 11) % vocab for i in range(70)]
-        d = Daemon(case, model)
         ways = [("ref", "2", "70")] + list(itertools.product(machine_isas()[1:], ("1", "2", "5"), ("1", "7", "70")))
-        seen = {}
-        for isa, threads, rows in ways:
-            r = case.k3(None, "--isa", isa, "--threads", threads, "--prefill-rows", rows, ids=ids, gen=2, logits=True, daemon=d)
-            seen.setdefault((r.run["logits_digest"], xxh3_128(r.logits.tobytes())), (isa, threads, rows))
-        check_equal(d.stop(), 0, "exit code of k3-iod")
-        check(len(seen) == 1, f"{name}: digests of the choice and of all rows: {seen}")
+        one_digest(case, Daemon(case, model), ids, ways)
         print(f"{name}: {len(ways)} ways, one digest")
 
 
