@@ -117,9 +117,9 @@ static void run_product(void *data, size_t begin, size_t end, unsigned worker)
 	if (p->is_double)
 		return;
 	if (p->format == KERN_MXFP4)
-		(p->is_turned ? p->kern->matmul_mxfp4_turned : p->kern->matmul_mxfp4)(
-			p->w + begin * p->row_size, p->w + p->scale_at + begin * (p->n_cols / 32),
-			end - begin, p->n_cols, xp, stride, p->n_x, y + begin, p->n_rows);
+		kern_matmul_mxfp4(p->kern, p->is_turned, p->w + begin * p->row_size,
+				  p->w + p->scale_at + begin * (p->n_cols / 32), end - begin,
+				  p->n_cols, xp, stride, p->n_x, y + begin, p->n_rows);
 	else
 		kern_matmul(p->kern, p->format, p->is_turned, p->w + begin * p->row_size,
 			    end - begin, p->n_cols, xp, stride, p->n_x, y + begin, p->n_rows);

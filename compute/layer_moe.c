@@ -25,12 +25,10 @@ static void multiply(const struct expert_job *job, enum expert_part packed, enum
 		     size_t begin, size_t end, size_t n_cols, const float *x, size_t x_stride,
 		     float *y, size_t y_stride)
 {
-	const struct kern_table *k = job->e->kernel;
-
-	(job->is_turned ? k->matmul_mxfp4_turned
-			: k->matmul_mxfp4)(job->x->part[packed] + begin * (n_cols / 2),
-					   job->x->part[scale] + begin * (n_cols / 32), end - begin,
-					   n_cols, x, x_stride, job->n, y, y_stride);
+	kern_matmul_mxfp4(job->e->kernel, job->is_turned,
+			  job->x->part[packed] + begin * (n_cols / 2),
+			  job->x->part[scale] + begin * (n_cols / 32), end - begin, n_cols, x,
+			  x_stride, job->n, y, y_stride);
 }
 
 /* Rows [begin, end) of w1 and w3, and their activation. */

@@ -178,6 +178,15 @@ static inline void kern_matmul(const struct kern_table *k, enum kern_format f, b
 		       : k->matmul_bf16)(w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 }
 
+static inline void kern_matmul_mxfp4(const struct kern_table *k, bool is_turned,
+				     const uint8_t *packed, const uint8_t *scale, size_t n_rows,
+				     size_t n_cols, const float *xp, size_t x_stride, size_t n_x,
+				     float *y, size_t y_stride)
+{
+	(is_turned ? k->matmul_mxfp4_turned : k->matmul_mxfp4)(packed, scale, n_rows, n_cols, xp,
+							       x_stride, n_x, y, y_stride);
+}
+
 /* "ref", "avx2", "avx512", "neon" -> isa, or -1. */
 int kern_isa_parse(const char *name);
 const char *kern_isa_name(enum kern_isa isa);

@@ -103,8 +103,8 @@ static void call(const struct kern_table *t, enum kern_format f, bool is_turned,
 		 size_t x_stride, size_t n_x, float *y, size_t y_stride)
 {
 	if (f == KERN_MXFP4)
-		(is_turned ? t->matmul_mxfp4_turned : t->matmul_mxfp4)(w, scale, n_rows, n_cols, xp,
-								       x_stride, n_x, y, y_stride);
+		kern_matmul_mxfp4(t, is_turned, w, scale, n_rows, n_cols, xp, x_stride, n_x, y,
+				  y_stride);
 	else
 		kern_matmul(t, f, is_turned, w, n_rows, n_cols, xp, x_stride, n_x, y, y_stride);
 }
